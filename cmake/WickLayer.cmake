@@ -1,0 +1,62 @@
+# wick_layer(NAME folder SOURCES … [LIBS …]): one static library per folder of src/, linked to the
+# folders of its line in src/deps.txt, so that a wrong include fails to link as well as to check.
+# wick_test(NAME target SOURCES … [LIBS …] [LABELS …]): a GoogleTest binary.
+
+find_program(WICK_CCACHE ccache)
+if(WICK_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${WICK_CCACHE})
+endif()
+
+add_library(wick_flags INTERFACE)
+target_include_directories(wick_flags INTERFACE
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
+# -ffp-contract=off: whether a product and a sum become one instruction must not depend on the
+# compiler's mood; kernels ask for fused multiply-add by name.
+target_compile_options(wick_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Werror=switch
+  -Werror=return-type -ffp-contract=off)
+if(DEFINED ENV{CI})
+  target_compile_options(wick_flags INTERFACE -Werror)
+endif()
+if(WICK_SANITIZE)
+  target_compile_options(wick_flags INTERFACE -fsanitize=${WICK_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all -g1)
+  target_link_options(wick_flags INTERFACE -fsanitize=${WICK_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+
+# Reads "folder: a b c   comment" from src/deps.txt.
+function(wick_folder_deps folder out)
+  file(STRINGS ${CMAKE_SOURCE_DIR}/src/deps.txt lines REGEX "^${folder}:")
+  string(REGEX REPLACE "^${folder}:[ ]*([^#]*).*$" "\\1" deps "${lines}")
+  string(STRIP "${deps}" deps)
+  string(REGEX REPLACE "[ ]+" ";" deps "${deps}")
+  set(${out} "${deps}" PARENT_SCOPE)
+endfunction()
+
+set_property(GLOBAL PROPERTY WICK_LAYERS "")
+
+function(wick_layer)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;LIBS" ${ARGN})
+  set(target wick_${A_NAME})
+  add_library(${target} STATIC ${A_SOURCES})
+  target_link_libraries(${target} PUBLIC wick_flags Threads::Threads ${A_LIBS})
+  wick_folder_deps(${A_NAME} deps)
+  foreach(dep ${deps})
+    target_link_libraries(${target} PUBLIC wick_${dep})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY WICK_LAYERS ${target})
+endfunction()
+
+function(wick_test)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;LIBS;LABELS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_link_libraries(${A_NAME} PRIVATE wick_flags ${A_LIBS} GTest::gtest GTest::gtest_main)
+  target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${A_NAME} PRIVATE WICK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME})
+  if(NOT A_LABELS)
+    set(A_LABELS fast)
+  endif()
+  set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}")
+endfunction()

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+[[noreturn]] void fail_errno(const std::filesystem::path& path, const char* what) {
+  int e = errno;
+  const char* hint = e == ENOSPC   ? "; free some space and run the command again"
+                     : e == EACCES ? "; check the permissions of the file and its folder"
+                                   : "";
+  fail(e == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, path.string(), ": cannot ", what, ": ",
+       std::strerror(e), hint);
+}
+
+void write_all(int fd, const std::byte* data, size_t size, const std::filesystem::path& path) {
+  while (size > 0) {
+    ssize_t n = ::write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_errno(path, "write");
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+// Makes a rename durable: the folder's entry reaches the disk too.
+void sync_folder(const std::filesystem::path& folder) {
+  int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_errno(path, "open");
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    ::close(fd);
+    fail_errno(path, "read the size of");
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(fd);
+    fail(ErrorCode::kIo, path.string(), ": not a regular file");
+  }
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ > 0) {
+    void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED) {
+      ::close(fd);
+      fail_errno(path, "map");
+    }
+    data_ = static_cast<const std::byte*>(map);
+  }
+  ::close(fd);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+void MappedFile::drop_pages(size_t offset, size_t length) const {
+  static const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  size_t begin = (offset + page - 1) / page * page, end = (offset + length) / page * page;
+  if (begin < end && end <= size_)
+    ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+std::string read_file(const std::filesystem::path& path, size_t limit) {
+  MappedFile file(path);
+  if (file.bytes().size() > limit)
+    fail(ErrorCode::kCorruptFile, path.string(), ": ", file.bytes().size(),
+         " bytes, at most ", limit, " expected for this kind of file");
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  // The process id keeps two writers of one path from sharing a temporary file.
+  temporary_ = path_.string() + ".tmp" + std::to_string(::getpid());
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail_errno(temporary_, "create");
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  write_all(fd_, bytes.data(), bytes.size(), temporary_);
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail_errno(temporary_, "flush");
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    ::unlink(temporary_.c_str());
+    fail_errno(temporary_, "close");
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    ::unlink(temporary_.c_str());
+    fail_errno(path_, "replace");
+  }
+  sync_folder(path_.parent_path());
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error || !std::filesystem::is_directory(path))
+    fail(ErrorCode::kIo, path.string(), ": cannot create this folder: ",
+         error ? error.message() : "a file of that name is in the way");
+}
+
+}  // namespace wick

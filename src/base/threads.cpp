@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace wick {
+
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// About 50 microseconds of spinning: longer than the gap between two steps of a program, short
+// enough that a pool left idle costs nothing.
+constexpr int kSpins = 4000;
+
+}  // namespace
+
+struct ThreadPool::Shared {
+  std::vector<std::thread> workers;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int64_t> next{0};
+  std::atomic<int> busy{0};
+  std::atomic<int> sleeping{0};
+  std::atomic<bool> stop{false};
+  Task task = nullptr;
+  void* context = nullptr;
+  int64_t count = 0;
+
+  void drain() {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, i);
+  }
+
+  void worker() {
+    uint64_t seen = 0;
+    for (;;) {
+      int spins = 0;
+      while (generation.load(std::memory_order_acquire) == seen && !stop.load()) {
+        if (++spins < kSpins) {
+          relax();
+          continue;
+        }
+        std::unique_lock<std::mutex> lock(mutex);
+        sleeping.fetch_add(1);
+        wake.wait(lock, [&] { return generation.load() != seen || stop.load(); });
+        sleeping.fetch_sub(1);
+      }
+      if (stop.load()) return;
+      seen = generation.load(std::memory_order_acquire);
+      drain();
+      busy.fetch_sub(1, std::memory_order_release);
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads > 0 ? threads : usable_cpus()), shared_(std::make_unique<Shared>()) {
+  for (int i = 1; i < threads_; ++i)
+    shared_->workers.emplace_back([shared = shared_.get()] { shared->worker(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    shared_->stop.store(true);
+  }
+  shared_->wake.notify_all();
+  for (std::thread& t : shared_->workers) t.join();
+}
+
+void ThreadPool::run(int64_t n, Task task, void* context) {
+  if (n <= 0) return;
+  Shared& s = *shared_;
+  if (n == 1 || threads_ == 1) {
+    for (int64_t i = 0; i < n; ++i) task(context, i);
+    return;
+  }
+  s.task = task;
+  s.context = context;
+  s.count = n;
+  s.next.store(0, std::memory_order_relaxed);
+  s.busy.store(threads_ - 1, std::memory_order_relaxed);
+  s.generation.fetch_add(1);
+  if (s.sleeping.load() > 0) {
+    // Taking the lock orders this wake-up after a worker's last look at the generation.
+    { std::lock_guard<std::mutex> lock(s.mutex); }
+    s.wake.notify_all();
+  }
+  s.drain();
+  while (s.busy.load(std::memory_order_acquire) > 0) relax();
+}
+
+int usable_cpus() {
+  int cpus = std::max(1u, std::thread::hardware_concurrency());
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) cpus = std::max(1, CPU_COUNT(&set));
+  // A container limited to two CPUs on a large host sees the host's count above.
+  std::ifstream quota("/sys/fs/cgroup/cpu.max");
+  double limit = 0, period = 0;
+  if (quota >> limit >> period && limit > 0 && period > 0)
+    cpus = std::min(cpus, std::max(1, static_cast<int>(limit / period + 0.5)));
+#endif
+  return cpus;
+}
+
+}  // namespace wick

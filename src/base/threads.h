@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// ThreadPool: the one pool of a process, owned by the Engine and passed in, never global.
+//
+// parallel(n, f) calls f(i) once for each i in [0, n) and returns when all are done. Which thread
+// takes which i is not fixed, so a kernel keeps its results independent of the thread count by
+// making each i own its output and by fixing every sum's order inside one i.
+// Workers spin briefly between calls, then sleep. Not re-entrant: f must not call parallel().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace wick {
+
+class ThreadPool {
+ public:
+  // `threads` counts the calling thread; 0 means all that this process may run on.
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Requires: f does not throw.
+  template <typename F>
+  void parallel(int64_t n, F&& f) {
+    using Fn = std::remove_reference_t<F>;
+    run(n, [](void* context, int64_t i) { (*static_cast<Fn*>(context))(i); },
+        const_cast<void*>(static_cast<const void*>(&f)));
+  }
+
+ private:
+  using Task = void (*)(void*, int64_t);
+  void run(int64_t n, Task task, void* context);
+
+  struct Shared;
+  int threads_;
+  std::unique_ptr<Shared> shared_;
+};
+
+// CPUs that this process may be scheduled on (its affinity mask and cgroup quota).
+int usable_cpus();
+
+}  // namespace wick

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <vector>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/file.h"
+#include "base/half.h"
+#include "base/rng.h"
+#include "base/shape.h"
+#include "base/threads.h"
+
+namespace wick {
+namespace {
+
+TEST(Half, EveryBf16AndF16SurvivesARoundTrip) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    bf16 b{static_cast<uint16_t>(bits)};
+    f16 h{static_cast<uint16_t>(bits)};
+    if (!std::isnan(to_float(b))) {
+      EXPECT_EQ(to_bf16(to_float(b)).bits, b.bits);
+    }
+    if (!std::isnan(to_float(h))) {
+      EXPECT_EQ(to_f16(to_float(h)).bits, h.bits);
+    }
+    EXPECT_EQ(std::isnan(to_float(b)), std::isnan(to_float(to_bf16(to_float(b)))));
+    EXPECT_EQ(std::isnan(to_float(h)), std::isnan(to_float(to_f16(to_float(h)))));
+  }
+}
+
+TEST(Half, RoundsToNearestEven) {
+  EXPECT_EQ(to_bf16(1.0f + 1.0f / 256).bits, 0x3f80);      // a tie goes to the even neighbour
+  EXPECT_EQ(to_bf16(1.0f + 3.0f / 256).bits, 0x3f82);
+  EXPECT_EQ(to_f16(1.0f + 1.0f / 2048).bits, 0x3c00);
+  EXPECT_EQ(to_f16(65520.0f).bits, 0x7c00);                // past the largest finite: infinity
+  EXPECT_EQ(to_f16(65519.9f).bits, 0x7bff);
+  EXPECT_EQ(to_f16(std::ldexp(1.0f, -24)).bits, 1);        // the smallest subnormal
+}
+
+TEST(Rng, PhiloxMatchesThePublishedVectors) {
+  auto zeros = philox(0, 0, 0);
+  EXPECT_EQ(zeros[0], 0x6627e8d5u);
+  EXPECT_EQ(zeros[3], 0x9b00dbd8u);
+  auto ones = philox(~0ull, ~0ull, ~0ull);
+  EXPECT_EQ(ones[0], 0x408f276du);
+}
+
+TEST(ThreadPool, EachIndexOnceForAnyCount) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (int64_t n : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+      pool.parallel(n, [&](int64_t i) { seen[static_cast<size_t>(i)].fetch_add(1); });
+      for (auto& s : seen) EXPECT_EQ(s.load(), 1);
+    }
+  }
+}
+
+TEST(File, AnUncommittedWriteLeavesTheOldFile) {
+  auto folder = std::filesystem::temp_directory_path() / cat("wick_file_test", ::getpid());
+  make_folder(folder);
+  write_file(folder / "a", "old");
+  { AtomicFile file(folder / "a"); file.write("half of the n"); }
+  EXPECT_EQ(read_file(folder / "a"), "old");
+  int entries = 0;
+  for ([[maybe_unused]] auto& e : std::filesystem::directory_iterator(folder)) ++entries;
+  EXPECT_EQ(entries, 1);
+  EXPECT_THROW(read_file(folder / "a", 2), Error);
+  EXPECT_THROW(read_file(folder / "missing"), Error);
+  EXPECT_THROW(MappedFile file(folder), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(NearestName, OffersOnlyLikelyNames) {
+  std::vector<std::string> known = {"rank", "alpha", "learning_rate"};
+  EXPECT_EQ(nearest_name("rnak", known), "rank");
+  EXPECT_EQ(nearest_name("learning-rate", known), "learning_rate");
+  EXPECT_EQ(nearest_name("zzz", known), "");
+}
+
+}  // namespace
+}  // namespace wick
