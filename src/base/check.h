@@ -17,11 +17,10 @@ std::string cat(Parts&&... parts) {
   return out.str();
 }
 
-[[noreturn]] void fail(ErrorCode code, const std::string& message);
 
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, Parts&&... parts) {
-  fail(code, cat(std::forward<Parts>(parts)...));
+  throw Error(code, cat(std::forward<Parts>(parts)...));
 }
 
 // The name in `known` that is nearest to `given` by edit distance, or "" if none is near enough to

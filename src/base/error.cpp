@@ -21,8 +21,6 @@ const char* error_code_name(ErrorCode code) {
   return "unknown";
 }
 
-void fail(ErrorCode code, const std::string& message) { throw Error(code, message); }
-
 int edit_distance(const std::string& a, const std::string& b) {
   std::vector<int> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
