@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model folder in Hugging Face layout: finding it, its settings, and its files beside the
+// weights.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "io/json.h"
+
+namespace wick {
+
+struct ModelFolder {
+  std::filesystem::path folder;
+  Json config;             // config.json, an object
+  Json generation_config;  // null if there is none
+};
+
+// Opens a folder, or a hub name ("org/name") that was downloaded before: then the revision that
+// `main` points to in the Hugging Face cache ($HF_HUB_CACHE, $HF_HOME/hub,
+// $XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub). Weights are not opened.
+// Throws: kNotFound, kInvalidArgument (an adapter's folder), kUnsupported (pickled or GGUF
+// weights), kCorruptFile, kIo; each message says what to do.
+ModelFolder open_model_folder(const std::string& folder_or_name);
+
+// The snapshot folder of a hub name in the local cache, or "" if it is not there.
+std::filesystem::path find_in_hub_cache(const std::string& name);
+
+// Copies settings, tokenizer, chat templates and licence files (what a model needs beside its
+// weights) into `to`, which is created. Throws: kIo.
+void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace wick
