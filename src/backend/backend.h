@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backend: a device that can run plans. Seven functions, called per program and never per op.
+//
+// Memory is given in elements of a dtype, because a back end may hold them wider than the file does
+// (ref keeps every float in its own scalar). Nothing here is thread-safe but info().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace wick {
+
+class ThreadPool;
+
+// Elements on one device.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual size_t bytes() const = 0;
+};
+using BufferPtr = std::shared_ptr<Buffer>;
+
+// What a back end decided about a plan: by step the kernel and its scratch.
+struct Selection {
+  struct Choice {
+    std::string kernel;  // its name, for people
+    int candidate = -1;  // its place in the back end's list
+    size_t scratch = 0;  // bytes
+  };
+  std::vector<Choice> steps;
+  std::vector<size_t> scratch_bytes() const;
+};
+
+// Which buffer holds each weight and state of a plan, by value id of the root; feeds and temps are
+// the program's own. Empty for what is not bound.
+using Bindings = std::vector<BufferPtr>;
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  // Copies into a feed. `bytes` of the feed's dtype, the whole of it.
+  virtual void feed(ValueId id, const void* data, size_t bytes) = 0;
+  // Starts one run; never throws. wait() returns when it is done and reports device faults.
+  virtual void run() = 0;
+  virtual void wait() = 0;
+  // Copies a result (or any state) out after wait(), `count` elements from `offset`, as its dtype.
+  virtual void read(ValueId id, void* data, size_t bytes) const = 0;
+  virtual size_t arena_bytes() const = 0;
+};
+
+struct DeviceInfo {
+  std::string name;         // "cpu", "ref"
+  std::string description;  // for people: model, instruction set, threads
+  std::string isa;          // the rung in use, where there are several
+  int threads = 1;
+  double peak_gflops = 0;    // f32, of all threads; 0 if not measured
+  size_t memory_bytes = 0;   // what a run may take; 0 if unknown
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual DeviceInfo info() const = 0;
+  virtual size_t element_bytes(DType dtype) const = 0;
+  // Zeroed.
+  virtual BufferPtr allocate(DType dtype, int64_t count) = 0;
+  // `data` holds `count` elements of `dtype`, the type the buffer was allocated with.
+  virtual void upload(Buffer& to, DType dtype, int64_t offset, int64_t count, const void* data) = 0;
+  virtual void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
+                        void* data) const = 0;
+  // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
+  virtual Selection select(const Plan& plan) const = 0;
+  virtual std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings) = 0;
+};
+
+// Peak memory of a program by kind, in bytes of this device, before a weight is read.
+struct MemoryForecast {
+  int64_t weights = 0, states = 0, feeds = 0, arena = 0;
+  int64_t total() const { return weights + states + feeds + arena; }
+};
+MemoryForecast forecast_memory(const Plan& plan, const Backend& backend);
+
+struct BackendOptions {
+  std::string device = "auto";  // auto, cpu, ref
+  int threads = 0;              // 0: all that this process may use
+  std::string cpu_isa;          // "": the best there is
+};
+// Throws kNotFound naming the devices that this binary has.
+std::unique_ptr<Backend> open_backend(const BackendOptions& options);
+std::vector<std::string> backend_names();
+
+}  // namespace wick

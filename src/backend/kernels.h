@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a kernel on the host sees, and the ordered candidate list it is chosen from.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "plan/plan.h"
+
+namespace wick {
+
+// A matrix in memory: rows x cols, `ld` elements from a row to the next. A value of rank 1 is one
+// row. An absent operand has no data.
+struct Operand {
+  void* data = nullptr;
+  int64_t rows = 0, cols = 0, ld = 0;
+  DType dtype = DType::kF32;
+
+  explicit operator bool() const { return data != nullptr; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  int64_t elements() const { return rows * cols; }
+};
+
+struct StepArgs {
+  const Step* step = nullptr;  // attributes and output modes
+  std::span<const Operand> in, out;
+  void* scratch = nullptr;
+  ThreadPool* pool = nullptr;
+
+  bool accumulates(int i) const {
+    return step->outputs[static_cast<size_t>(i)].mode == OutMode::kAccumulate;
+  }
+};
+
+using KernelFn = void (*)(const StepArgs&);
+
+// The first candidate of a (op, dir) whose accepts() holds is used. accepts() and scratch() see
+// operands with shapes and dtypes and no data.
+struct Candidate {
+  Op op;
+  Dir dir;
+  const char* name;  // "<op>_<fwd|bwd>", with a suffix where there are several
+  KernelFn fn;
+  bool (*accepts)(const StepArgs&) = nullptr;    // null: any f32 operands
+  size_t (*scratch)(const StepArgs&, int threads) = nullptr;  // null: none
+};
+
+// Shapes of a step's operands without memory, for accepts() and scratch().
+void describe(const Plan& plan, const Step& step, std::vector<Operand>& in,
+              std::vector<Operand>& out);
+
+}  // namespace wick

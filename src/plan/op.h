@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The closed list of ops. Each paragraph is the op's meaning and the operand order of its steps:
+// the recorder writes these orders, the reverse rules and every kernel read them. A "?" marks an
+// operand that may be absent (kNone). The last dimension is the columns of a value; T, S, M are
+// rows. All sums are in f32 (or the scalar of the ref back end).
+//
+// Outputs are written, accumulated (y += …) or updated in place, as the step's OutMode says; an op
+// supports kAccumulate on an output only where its paragraph says "accumulates".
+//
+// embed        y[t] = table[ids[t]]
+//   fwd  in  table [V, D], ids i32 [T]                      out y [T, D]
+//   bwd  in  dy [T, D], ids                                 out dtable [V, D]  accumulates in token order
+//
+// linear       y = scale * x wᵀ + bias
+//   fwd  in  x [T, K], w [N, K], bias? [N]                  out y [T, N]  writes or accumulates
+//   bwd  in  dy [T, N], x? [T, K], w? [N, K]                out dx? [T, K], dw? [N, K], dbias? [N]
+//        dx = scale * dy w; dw = scale * dyᵀ x; dbias = Σ_t dy[t]; each writes or accumulates.
+//        x is absent when dw is not asked for, w when dx is not.
+//
+// rms_norm     y[t,g,d] = x[t,g,d] * rstd[t,g] * w[d],  rstd = 1 / sqrt(mean_d x² + eps)
+//   fwd  in  x [T, G*D], w [D]                              out y [T, G*D], rstd? f32 [T, G]
+//   bwd  in  dy, x, w, rstd                                 out dx? , dw? [D]
+//        dx = rstd * (dy*w - x * rstd² * mean_d(dy*w*x)); dw[d] = Σ_{t,g} dy*x*rstd.
+//        Both write or accumulate; dw sums in row order.
+//
+// add_rms_norm sum = a + b,  y = rms_norm(sum)
+//   fwd  in  a, b [T, D], w [D]                             out sum [T, D], y [T, D], rstd? f32 [T, 1]
+//   bwd  in  dy, dsum? [T, D], sum, w, rstd                 out d [T, D], dw? [D]
+//        d = dsum + rms_norm_bwd(dy): the gradient of a and of b alike. Writes d; dw accumulates or writes.
+//
+// rope         rotates each head's halves: (u, v) -> (u cos - v sin, v cos + u sin)
+//   fwd  in  x [T, H*E], table f32 [P, E] (E/2 cosines, then E/2 sines), positions i32 [T]   out y
+//   bwd  in  dy, table, positions                           out dx  writes or accumulates
+//
+// attention    y[t,h] = Σ_j p[t,h,j] v[j,h'],  p = softmax_j(scale * q[t,h]·k[j,h']), h' = h / (H/K)
+//              over the rows j in [begin[t], end[t]); with window w > 0 only j >= end[t] - w.
+//   fwd  in  q [T, H*E], k [S, K*E], v [S, K*E], begin i32 [T], end i32 [T]
+//        out y [T, H*E], lse? f32 [T, H] (log Σ exp of the scaled scores); an empty range gives y = 0, lse = -inf
+//   bwd  in  dy, q, k, v, y, lse, begin, end                out dq? , dk? , dv?
+//        Requires attr.causal_self: S = T, end[t] = t + 1, begin never decreases. Writes.
+//
+// gated_act    y[t,f] = act(x[t,f]) * x[t,F+f]
+//   fwd  in  x [T, 2F]                                      out y [T, F]
+//   bwd  in  dy, x                                          out dx [T, 2F]  writes
+//
+// add          y = a + b                                    in a, b  out y; its reverse passes dy on
+// scale        y = factor * x                               in x     out y  writes or accumulates
+//   bwd  in  dy                                             out dx  writes or accumulates
+// bias         y[t] = x[t] + b                              in x [T, D], b [D]  out y
+//   bwd  in  dy                                             out db [D]  writes or accumulates (dx is dy)
+//
+// dropout      y[t,d] = keep(t,d) ? x[t,d] / (1 - p) : 0;  keep is a pure function of keys[t], site, d:
+//              word d % 4 of philox(key, d / 4, site), kept when uniform_float(word) >= p
+//   fwd  in  x [T, D], keys i32 [T, 2] (low and high word of the 64-bit key)     out y
+//   bwd  in  dy, keys                                       out dx  writes or accumulates
+//
+// gather_rows  y[m] = x[rows[m]], or 0 where rows[m] < 0
+//   fwd  in  x [T, D], rows i32 [M]                         out y [M, D]
+//   bwd  in  dy [M, D], rows (distinct where >= 0)          out dx [T, D]  writes, 0 where no row points
+//
+// head         logp[m] = log softmax(x[m] wᵀ)[targets[m]]; whole logits never exist
+//   fwd  in  x [M, D], w [V, D], targets i32 [M] (< 0: the row is ignored, logp = 0)
+//        out logp f32 [M], lse? f32 [M], dlogp_dx? [M, D] (∂logp/∂x, made while the logits are at hand)
+//   bwd  in  dlogp f32 [M], x, w, targets, lse, dlogp_dx?   out dx? [M, D], dw? [V, D]
+//        dx[m] = dlogp[m] * (w[target] - Σ_v p_v w[v]); dw accumulates or writes; dx writes.
+//
+// segment_sum  y[s] = Σ_{m: segment[m] = s} weight[m] * x[m]   (segment < 0: left out)
+//   fwd  in  x f32 [M], weight f32 [M], segment i32 [M]     out y f32 [S]
+//   bwd  in  dy? f32 [S] (absent: ones), weight, segment    out dx f32 [M]  writes
+//
+// Outside differentiation:
+// grad_norm    y = sqrt(Σ g²)                               in g f32 [P]   out y f32 [1]
+// adamw        one update of all parameters; g is cleared for the next accumulation
+//   fwd  in  hyper f32 [8] (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t), norm f32 [1]
+//        out params, m, v, g  all f32 [P], updated in place; clip > 0 scales g by min(1, clip / norm)
+// copy         y[rows[t]] = x[t], rows < 0 skipped; updates y in place
+//   fwd  in  x [T, D], rows i32 [T]                         out y [S, D]
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace wick {
+
+enum class Op : uint8_t {
+  kEmbed,
+  kLinear,
+  kRmsNorm,
+  kAddRmsNorm,
+  kRope,
+  kAttention,
+  kGatedAct,
+  kAdd,
+  kScale,
+  kBias,
+  kDropout,
+  kGatherRows,
+  kHead,
+  kSegmentSum,
+  kGradNorm,
+  kAdamw,
+  kCopy,
+};
+constexpr int kOpCount = static_cast<int>(Op::kCopy) + 1;
+
+const char* op_name(Op op);
+bool op_is_differentiable(Op op);
+
+enum class Dir : uint8_t { kForward, kBackward };
+
+enum class Act : uint8_t { kSilu, kGeluTanh };
+
+struct LinearAttr {
+  float scale = 1.0f;
+};
+struct NormAttr {
+  float eps = 1e-6f;
+  int64_t groups = 1;
+};
+struct RopeAttr {
+  int64_t head_dim = 0;
+};
+struct AttentionAttr {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;
+  int64_t window = 0;        // 0: none
+  bool causal_self = false;  // the promise that attention_bwd needs
+};
+struct GatedActAttr {
+  Act act = Act::kSilu;
+};
+struct ScaleAttr {
+  float factor = 1.0f;
+};
+struct DropoutAttr {
+  float p = 0.0f;
+  uint64_t site = 0;
+};
+// A range [begin, end) of the parameters with its own factors on rate and decay.
+struct ParamGroup {
+  int64_t begin = 0, end = 0;
+  float lr_scale = 1.0f, decay_scale = 1.0f;
+};
+struct AdamwAttr {
+  std::vector<ParamGroup> groups;  // cover [0, P) in order
+};
+
+using Attr = std::variant<std::monostate, LinearAttr, NormAttr, RopeAttr, AttentionAttr,
+                          GatedActAttr, ScaleAttr, DropoutAttr, AdamwAttr>;
+
+}  // namespace wick
