@@ -17,6 +17,9 @@ namespace wick {
 
 class ThreadPool;
 
+// A device's size of one element.
+using ElementBytes = size_t (*)(DType);
+
 // Elements on one device.
 class Buffer {
  public:
@@ -48,7 +51,7 @@ class Program {
   // Starts one run; never throws. wait() returns when it is done and reports device faults.
   virtual void run() = 0;
   virtual void wait() = 0;
-  // Copies a result (or any state) out after wait(), `count` elements from `offset`, as its dtype.
+  // Copies a result, or any bound value, out after wait(): `bytes` of its dtype, the whole of it.
   virtual void read(ValueId id, void* data, size_t bytes) const = 0;
   virtual size_t arena_bytes() const = 0;
 };
@@ -58,15 +61,16 @@ struct DeviceInfo {
   std::string description;  // for people: model, instruction set, threads
   std::string isa;          // the rung in use, where there are several
   int threads = 1;
-  double peak_gflops = 0;    // f32, of all threads; 0 if not measured
-  size_t memory_bytes = 0;   // what a run may take; 0 if unknown
+  double peak_gflops = 0;   // f32, of all threads; 0 if not measured
+  size_t memory_bytes = 0;  // what a run may take; 0 if unknown
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
-  virtual size_t element_bytes(DType dtype) const = 0;
+  virtual ElementBytes element_sizes() const = 0;
+  size_t element_bytes(DType dtype) const { return element_sizes()(dtype); }
   // Zeroed.
   virtual BufferPtr allocate(DType dtype, int64_t count) = 0;
   // `data` holds `count` elements of `dtype`, the type the buffer was allocated with.

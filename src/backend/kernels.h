@@ -10,13 +10,13 @@
 namespace wick {
 
 // A matrix in memory: rows x cols, `ld` elements from a row to the next. A value of rank 1 is one
-// row. An absent operand has no data.
+// row. An absent operand is all zero; a present one has ld > 0, also where it has no data yet.
 struct Operand {
   void* data = nullptr;
   int64_t rows = 0, cols = 0, ld = 0;
   DType dtype = DType::kF32;
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return ld != 0; }
   template <typename T>
   T* as() const {
     return static_cast<T*>(data);
@@ -44,9 +44,14 @@ struct Candidate {
   Dir dir;
   const char* name;  // "<op>_<fwd|bwd>", with a suffix where there are several
   KernelFn fn;
-  bool (*accepts)(const StepArgs&) = nullptr;    // null: any f32 operands
+  bool (*accepts)(const StepArgs&) = nullptr;                 // null: f32 and i32 operands only
   size_t (*scratch)(const StepArgs&, int threads) = nullptr;  // null: none
 };
+
+// The first candidate that accepts each step. Throws: kUnsupported naming op, direction, operands
+// and `backend_name`.
+Selection select_candidates(const Plan& plan, std::span<const Candidate> candidates, int threads,
+                            const char* backend_name);
 
 // Shapes of a step's operands without memory, for accepts() and scratch().
 void describe(const Plan& plan, const Step& step, std::vector<Operand>& in,
