@@ -17,7 +17,6 @@ std::string cat(Parts&&... parts) {
   return out.str();
 }
 
-
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, Parts&&... parts) {
   throw Error(code, cat(std::forward<Parts>(parts)...));

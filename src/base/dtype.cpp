@@ -7,8 +7,8 @@ std::optional<DType> parse_dtype(std::string_view name) {
   if (name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
-  for (DType t : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64,
-                  DType::kU8})
+  for (DType t :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64, DType::kU8})
     if (name == dtype_name(t)) return t;
   return std::nullopt;
 }

@@ -8,15 +8,24 @@ namespace wick {
 
 const char* error_code_name(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "invalid argument";
-    case ErrorCode::kNotFound: return "not found";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kCorruptFile: return "corrupt file";
-    case ErrorCode::kIo: return "io";
-    case ErrorCode::kOutOfMemory: return "out of memory";
-    case ErrorCode::kDevice: return "device";
-    case ErrorCode::kCancelled: return "cancelled";
-    case ErrorCode::kInternal: return "internal";
+    case ErrorCode::kInvalidArgument:
+      return "invalid argument";
+    case ErrorCode::kNotFound:
+      return "not found";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kCorruptFile:
+      return "corrupt file";
+    case ErrorCode::kIo:
+      return "io";
+    case ErrorCode::kOutOfMemory:
+      return "out of memory";
+    case ErrorCode::kDevice:
+      return "device";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kInternal:
+      return "internal";
   }
   return "unknown";
 }
@@ -42,9 +51,9 @@ void check_failed(const char* file, int line, const char* condition, const std::
   const char* name = file;
   for (const char* p = file; *p; ++p)
     if (*p == '/') name = p + 1;
-  throw Error(ErrorCode::kInternal, cat(name, ":", line, ": ", condition, " does not hold",
-                                        message.empty() ? "" : ": ", message,
-                                        "; this is a mistake in wick, please report it"));
+  throw Error(ErrorCode::kInternal,
+              cat(name, ":", line, ": ", condition, " does not hold", message.empty() ? "" : ": ",
+                  message, "; this is a mistake in wick, please report it"));
 }
 
 }  // namespace detail

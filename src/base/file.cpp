@@ -95,8 +95,8 @@ void MappedFile::drop_pages(size_t offset, size_t length) const {
 std::string read_file(const std::filesystem::path& path, size_t limit) {
   MappedFile file(path);
   if (file.bytes().size() > limit)
-    fail(ErrorCode::kCorruptFile, path.string(), ": ", file.bytes().size(),
-         " bytes, at most ", limit, " expected for this kind of file");
+    fail(ErrorCode::kCorruptFile, path.string(), ": ", file.bytes().size(), " bytes, at most ",
+         limit, " expected for this kind of file");
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 

@@ -27,7 +27,8 @@ class ThreadPool {
   template <typename F>
   void parallel(int64_t n, F&& f) {
     using Fn = std::remove_reference_t<F>;
-    run(n, [](void* context, int64_t i) { (*static_cast<Fn*>(context))(i); },
+    run(
+        n, [](void* context, int64_t i) { (*static_cast<Fn*>(context))(i); },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 

@@ -9,7 +9,8 @@
 //
 // embed        y[t] = table[ids[t]]
 //   fwd  in  table [V, D], ids i32 [T]                      out y [T, D]
-//   bwd  in  dy [T, D], ids                                 out dtable [V, D]  accumulates in token order
+//   bwd  in  dy [T, D], ids                                 out dtable [V, D]  accumulates in token
+//   order
 //
 // linear       y = scale * x wᵀ + bias
 //   fwd  in  x [T, K], w [N, K], bias? [N]                  out y [T, N]  writes or accumulates
@@ -24,18 +25,21 @@
 //        Both write or accumulate; dw sums in row order.
 //
 // add_rms_norm sum = a + b,  y = rms_norm(sum)
-//   fwd  in  a, b [T, D], w [D]                             out sum [T, D], y [T, D], rstd? f32 [T, 1]
-//   bwd  in  dy, dsum? [T, D], sum, w, rstd                 out d [T, D], dw? [D]
-//        d = dsum + rms_norm_bwd(dy): the gradient of a and of b alike. Writes d; dw accumulates or writes.
+//   fwd  in  a, b [T, D], w [D]                             out sum [T, D], y [T, D], rstd? f32 [T,
+//   1] bwd  in  dy, dsum? [T, D], sum, w, rstd                 out d [T, D], dw? [D]
+//        d = dsum + rms_norm_bwd(dy): the gradient of a and of b alike. Writes d; dw accumulates or
+//        writes.
 //
 // rope         rotates each head's halves: (u, v) -> (u cos - v sin, v cos + u sin)
 //   fwd  in  x [T, H*E], table f32 [P, E] (E/2 cosines, then E/2 sines), positions i32 [T]   out y
 //   bwd  in  dy, table, positions                           out dx  writes or accumulates
 //
-// attention    y[t,h] = Σ_j p[t,h,j] v[j,h'],  p = softmax_j(scale * q[t,h]·k[j,h']), h' = h / (H/K)
+// attention    y[t,h] = Σ_j p[t,h,j] v[j,h'],  p = softmax_j(scale * q[t,h]·k[j,h']), h' = h /
+// (H/K)
 //              over the rows j in [begin[t], end[t]); with window w > 0 only j >= end[t] - w.
 //   fwd  in  q [T, H*E], k [S, K*E], v [S, K*E], begin i32 [T], end i32 [T]
-//        out y [T, H*E], lse? f32 [T, H] (log Σ exp of the scaled scores); an empty range gives y = 0, lse = -inf
+//        out y [T, H*E], lse? f32 [T, H] (log Σ exp of the scaled scores); an empty range gives y =
+//        0, lse = -inf
 //   bwd  in  dy, q, k, v, y, lse, begin, end                out dq? , dk? , dv?
 //        Requires attr.causal_self: S = T, end[t] = t + 1, begin never decreases. Writes.
 //
@@ -43,24 +47,29 @@
 //   fwd  in  x [T, 2F]                                      out y [T, F]
 //   bwd  in  dy, x                                          out dx [T, 2F]  writes
 //
-// add          y = a + b                                    in a, b  out y; its reverse passes dy on
-// scale        y = factor * x                               in x     out y  writes or accumulates
+// add          y = a + b                                    in a, b  out y; its reverse passes dy
+// on scale        y = factor * x                               in x     out y  writes or
+// accumulates
 //   bwd  in  dy                                             out dx  writes or accumulates
 // bias         y[t] = x[t] + b                              in x [T, D], b [D]  out y
-//   bwd  in  dy                                             out db [D]  writes or accumulates (dx is dy)
+//   bwd  in  dy                                             out db [D]  writes or accumulates (dx
+//   is dy)
 //
-// dropout      y[t,d] = keep(t,d) ? x[t,d] / (1 - p) : 0;  keep is a pure function of keys[t], site, d:
+// dropout      y[t,d] = keep(t,d) ? x[t,d] / (1 - p) : 0;  keep is a pure function of keys[t],
+// site, d:
 //              word d % 4 of philox(key, d / 4, site), kept when uniform_float(word) >= p
 //   fwd  in  x [T, D], keys i32 [T, 2] (low and high word of the 64-bit key)     out y
 //   bwd  in  dy, keys                                       out dx  writes or accumulates
 //
 // gather_rows  y[m] = x[rows[m]], or 0 where rows[m] < 0
 //   fwd  in  x [T, D], rows i32 [M]                         out y [M, D]
-//   bwd  in  dy [M, D], rows (distinct where >= 0)          out dx [T, D]  writes, 0 where no row points
+//   bwd  in  dy [M, D], rows (distinct where >= 0)          out dx [T, D]  writes, 0 where no row
+//   points
 //
 // head         logp[m] = log softmax(x[m] wᵀ)[targets[m]]; whole logits never exist
 //   fwd  in  x [M, D], w [V, D], targets i32 [M] (< 0: the row is ignored, logp = 0)
-//        out logp f32 [M], lse? f32 [M], dlogp_dx? [M, D] (∂logp/∂x, made while the logits are at hand)
+//        out logp f32 [M], lse? f32 [M], dlogp_dx? [M, D] (∂logp/∂x, made while the logits are at
+//        hand)
 //   bwd  in  dlogp f32 [M], x, w, targets, lse, dlogp_dx?   out dx? [M, D], dw? [V, D]
 //        dx[m] = dlogp[m] * (w[target] - Σ_v p_v w[v]); dw accumulates or writes; dx writes.
 //
@@ -71,8 +80,10 @@
 // Outside differentiation:
 // grad_norm    y = sqrt(Σ g²)                               in g f32 [P]   out y f32 [1]
 // adamw        one update of all parameters; g is cleared for the next accumulation
-//   fwd  in  hyper f32 [8] (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t), norm f32 [1]
-//        out params, m, v, g  all f32 [P], updated in place; clip > 0 scales g by min(1, clip / norm)
+//   fwd  in  hyper f32 [8] (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t), norm
+//   f32 [1]
+//        out params, m, v, g  all f32 [P], updated in place; clip > 0 scales g by min(1, clip /
+//        norm)
 // copy         y[rows[t]] = x[t], rows < 0 skipped; updates y in place
 //   fwd  in  x [T, D], rows i32 [T]                         out y [S, D]
 #pragma once

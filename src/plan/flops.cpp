@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.h"
+
+namespace wick {
+
+double step_flops(const Plan& plan, const Step& step) {
+  auto rows = [&](ValueId v) { return static_cast<double>(plan.value(v).shape.rows()); };
+  auto cols = [&](ValueId v) { return static_cast<double>(plan.value(v).shape.cols()); };
+  auto count = [&](ValueId v) { return static_cast<double>(plan.value(v).shape.elements()); };
+  const bool forward = step.dir == Dir::kForward;
+  switch (step.op) {
+    case Op::kLinear: {
+      if (forward) return 2 * rows(step.inputs[0]) * count(step.inputs[1]);
+      double flops = 0;
+      ValueId dx = step.outputs[0].value, dw = step.outputs[1].value;
+      if (dx != kNone) flops += 2 * count(dx) * cols(step.inputs[0]);
+      if (dw != kNone) flops += 2 * count(dw) * rows(step.inputs[0]);
+      return flops;
+    }
+    case Op::kAttention: {
+      // Two products of T x T/2 x E per head forward, five backward.
+      ValueId q = step.inputs[forward ? 0 : 1], k = step.inputs[forward ? 1 : 2];
+      return (forward ? 2.0 : 5.0) * count(q) * rows(k);
+    }
+    case Op::kHead: {
+      ValueId x = step.inputs[forward ? 0 : 1], w = step.inputs[forward ? 1 : 2];
+      double product = 2 * rows(x) * count(w);
+      if (forward) return product * (step.outputs[2].value == kNone ? 1 : 2);
+      double products = 0;
+      if (step.inputs[5] == kNone && step.outputs[0].value != kNone) products += 1;
+      if (step.outputs[1].value != kNone) products += 1;
+      return products == 0 ? 0 : product * (products + 1);
+    }
+    case Op::kEmbed:
+    case Op::kRmsNorm:
+    case Op::kAddRmsNorm:
+    case Op::kRope:
+    case Op::kGatedAct:
+    case Op::kAdd:
+    case Op::kScale:
+    case Op::kBias:
+    case Op::kDropout:
+    case Op::kGatherRows:
+    case Op::kSegmentSum:
+    case Op::kGradNorm:
+    case Op::kAdamw:
+    case Op::kCopy:
+      return 0;
+  }
+  return 0;
+}
+
+double plan_flops(const Plan& plan) {
+  double flops = 0;
+  for (const Step& step : plan.steps) flops += step_flops(plan, step);
+  return flops;
+}
+
+}  // namespace wick

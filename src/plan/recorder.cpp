@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/recorder.h"
+
+namespace wick {
+
+namespace {
+
+// A shape rule of an op that the caller broke: our mistake, not a user's, since files and options
+// are checked before anything is recorded.
+void require(bool holds, const Plan& plan, Op op, std::initializer_list<ValueId> operands,
+             const char* rule) {
+  if (holds) return;
+  std::string got;
+  for (ValueId v : operands)
+    got += cat(got.empty() ? "" : ", ", v == kNone ? "none" : plan.value(v).name, " ",
+               v == kNone ? "" : plan.value(v).shape.str());
+  fail(ErrorCode::kInternal, op_name(op), ": got ", got, "; wanted ", rule);
+}
+
+}  // namespace
+
+ValueId Recorder::root(std::string name, Shape shape, DType dtype, Kind kind) {
+  ValueId id = static_cast<ValueId>(plan_.values.size());
+  int64_t ld = shape.cols();
+  plan_.values.push_back({std::move(name), shape, dtype, kind, id, 0, ld});
+  return id;
+}
+
+ValueId Recorder::weight(std::string name, Shape shape, DType dtype) {
+  return root(std::move(name), shape, dtype, Kind::kWeight);
+}
+ValueId Recorder::state(std::string name, Shape shape, DType dtype) {
+  return root(std::move(name), shape, dtype, Kind::kState);
+}
+ValueId Recorder::feed(std::string name, Shape shape, DType dtype) {
+  return root(std::move(name), shape, dtype, Kind::kFeed);
+}
+ValueId Recorder::temp(std::string name, Shape shape, DType dtype) {
+  return root(std::move(name), shape, dtype, Kind::kTemp);
+}
+
+ValueId Recorder::view(ValueId v, int64_t offset, int64_t ld, Shape shape, std::string name) {
+  const Value& of = plan_.value(v);
+  Value made{std::move(name), shape, of.dtype, of.kind, of.root, offset, ld};
+  plan_.values.push_back(std::move(made));
+  return static_cast<ValueId>(plan_.values.size() - 1);
+}
+
+ValueId Recorder::rows(ValueId v, int64_t begin, int64_t end, std::string name) {
+  const Value& of = plan_.value(v);
+  WICK_CHECK(of.shape.rank() >= 1 && begin >= 0 && begin < end && end <= of.shape[0], of.name,
+             " rows ", begin, ":", end, " of ", of.shape.str());
+  if (begin == 0 && end == of.shape[0]) return v;
+  Shape shape = of.shape.rank() == 1 ? Shape{end - begin} : Shape{end - begin, of.shape.cols()};
+  int64_t offset = of.offset + (of.shape.rank() == 1 ? begin : begin * of.ld);
+  int64_t ld = of.shape.rank() == 1 ? end - begin : of.ld;
+  if (name.empty()) name = cat(of.name, "[", begin, ":", end, "]");
+  return view(v, offset, ld, shape, std::move(name));
+}
+
+ValueId Recorder::cols(ValueId v, int64_t begin, int64_t end, std::string name) {
+  const Value& of = plan_.value(v);
+  WICK_CHECK(of.shape.rank() == 2 && begin >= 0 && begin < end && end <= of.shape.cols(), of.name,
+             " columns ", begin, ":", end, " of ", of.shape.str());
+  if (begin == 0 && end == of.shape.cols()) return v;
+  if (name.empty()) name = cat(of.name, "[:,", begin, ":", end, "]");
+  return view(v, of.offset + begin, of.ld, {of.shape.rows(), end - begin}, std::move(name));
+}
+
+ValueId Recorder::flat(ValueId v, int64_t offset, Shape shape, std::string name) {
+  const Value& of = plan_.value(v);
+  WICK_CHECK(of.shape.rank() == 1 && offset >= 0 && offset + shape.elements() <= of.shape[0], name,
+             " at ", offset, " of ", of.shape.str());
+  return view(v, of.offset + offset, shape.cols(), shape, std::move(name));
+}
+
+std::string Recorder::derived(ValueId v, const char* suffix) const {
+  return cat(plan_.value(v).name, ".", suffix);
+}
+
+ValueId Recorder::like(ValueId v, const char* suffix) {
+  Value of = plan_.value(v);
+  return temp(derived(v, suffix), of.shape, of.dtype);
+}
+
+ValueId Recorder::embed(ValueId table, ValueId ids) {
+  require(shape(table).rank() == 2 && shape(ids).rank() == 1, plan_, Op::kEmbed, {table, ids},
+          "table [V, D], ids [T]");
+  ValueId y = temp("embed", {shape(ids)[0], shape(table)[1]}, DType::kF32);
+  append({Op::kEmbed, Dir::kForward, {table, ids}, {{y}}, {}});
+  return y;
+}
+
+ValueId Recorder::linear(ValueId x, ValueId w, ValueId bias, float scale) {
+  require(shape(x).rank() == 2 && shape(w).rank() == 2 && shape(x)[1] == shape(w)[1] &&
+              (bias == kNone || shape(bias).elements() == shape(w)[0]),
+          plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");
+  ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, plan_.value(x).dtype);
+  append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale}});
+  return y;
+}
+
+void Recorder::linear_into(ValueId y, ValueId x, ValueId w, float scale) {
+  require(shape(x)[1] == shape(w)[1] && shape(y)[1] == shape(w)[0] && shape(y)[0] == shape(x)[0],
+          plan_, Op::kLinear, {x, w, y}, "x [T, K], w [N, K], y [T, N]");
+  append(
+      {Op::kLinear, Dir::kForward, {x, w, kNone}, {{y, OutMode::kAccumulate}}, LinearAttr{scale}});
+}
+
+ValueId Recorder::rms_norm(ValueId x, ValueId w, float eps) {
+  int64_t width = shape(w).elements();
+  require(shape(x).rank() == 2 && width > 0 && shape(x)[1] % width == 0, plan_, Op::kRmsNorm,
+          {x, w}, "x [T, G*D], w [D]");
+  int64_t groups = shape(x)[1] / width;
+  ValueId y = like(x, "normed");
+  ValueId rstd = training_ ? temp(derived(x, "rstd"), {shape(x)[0], groups}, DType::kF32) : kNone;
+  append({Op::kRmsNorm, Dir::kForward, {x, w}, {{y}, {rstd}}, NormAttr{eps, groups}});
+  return y;
+}
+
+Recorder::SumAndNorm Recorder::add_rms_norm(ValueId a, ValueId b, ValueId w, float eps) {
+  require(shape(a) == shape(b) && shape(a)[1] == shape(w).elements(), plan_, Op::kAddRmsNorm,
+          {a, b, w}, "a, b [T, D], w [D]");
+  ValueId sum = like(a, "sum"), y = like(a, "normed");
+  ValueId rstd = training_ ? temp(derived(a, "rstd"), {shape(a)[0], 1}, DType::kF32) : kNone;
+  append({Op::kAddRmsNorm, Dir::kForward, {a, b, w}, {{sum}, {y}, {rstd}}, NormAttr{eps, 1}});
+  return {sum, y};
+}
+
+ValueId Recorder::rope(ValueId x, ValueId table, ValueId positions, int64_t head_dim) {
+  require(head_dim > 0 && head_dim % 2 == 0 && shape(x)[1] % head_dim == 0 &&
+              shape(table)[1] == head_dim && shape(positions)[0] == shape(x)[0],
+          plan_, Op::kRope, {x, table, positions}, "x [T, H*E], table [P, E], positions [T]");
+  ValueId y = like(x, "rotated");
+  append({Op::kRope, Dir::kForward, {x, table, positions}, {{y}}, RopeAttr{head_dim}});
+  return y;
+}
+
+ValueId Recorder::attention(ValueId q, ValueId k, ValueId v, ValueId begin, ValueId end,
+                            const AttentionAttr& a) {
+  require(a.kv_heads > 0 && a.heads % a.kv_heads == 0 && shape(q)[1] == a.heads * a.head_dim &&
+              shape(k)[1] == a.kv_heads * a.head_dim && shape(v) == shape(k) &&
+              shape(begin)[0] == shape(q)[0] && shape(end)[0] == shape(q)[0] &&
+              (!a.causal_self || shape(k)[0] == shape(q)[0]),
+          plan_, Op::kAttention, {q, k, v, begin, end},
+          "q [T, H*E], k and v [S, K*E], begin and end [T]");
+  ValueId y = temp(derived(q, "attended"), shape(q), plan_.value(q).dtype);
+  ValueId lse = training_ ? temp(derived(q, "lse"), {shape(q)[0], a.heads}, DType::kF32) : kNone;
+  append({Op::kAttention, Dir::kForward, {q, k, v, begin, end}, {{y}, {lse}}, a});
+  return y;
+}
+
+ValueId Recorder::gated_act(ValueId x, Act act) {
+  require(shape(x).rank() == 2 && shape(x)[1] % 2 == 0, plan_, Op::kGatedAct, {x}, "x [T, 2F]");
+  ValueId y = temp(derived(x, "gated"), {shape(x)[0], shape(x)[1] / 2}, plan_.value(x).dtype);
+  append({Op::kGatedAct, Dir::kForward, {x}, {{y}}, GatedActAttr{act}});
+  return y;
+}
+
+ValueId Recorder::add(ValueId a, ValueId b) {
+  require(shape(a) == shape(b), plan_, Op::kAdd, {a, b}, "two of one shape");
+  ValueId y = like(a, "sum");
+  append({Op::kAdd, Dir::kForward, {a, b}, {{y}}, {}});
+  return y;
+}
+
+ValueId Recorder::scale(ValueId x, float factor) {
+  ValueId y = like(x, "scaled");
+  append({Op::kScale, Dir::kForward, {x}, {{y}}, ScaleAttr{factor}});
+  return y;
+}
+
+ValueId Recorder::bias(ValueId x, ValueId b) {
+  require(shape(x)[1] == shape(b).elements(), plan_, Op::kBias, {x, b}, "x [T, D], b [D]");
+  ValueId y = like(x, "biased");
+  append({Op::kBias, Dir::kForward, {x, b}, {{y}}, {}});
+  return y;
+}
+
+ValueId Recorder::dropout(ValueId x, ValueId keys, float p, uint64_t site) {
+  require(shape(keys) == Shape({shape(x)[0], 2}) && p >= 0 && p < 1, plan_, Op::kDropout, {x, keys},
+          "x [T, D], keys [T, 2], p in [0, 1)");
+  ValueId y = like(x, "dropped");
+  append({Op::kDropout, Dir::kForward, {x, keys}, {{y}}, DropoutAttr{p, site}});
+  return y;
+}
+
+ValueId Recorder::gather_rows(ValueId x, ValueId rows) {
+  require(shape(x).rank() == 2 && shape(rows).rank() == 1, plan_, Op::kGatherRows, {x, rows},
+          "x [T, D], rows [M]");
+  ValueId y = temp(derived(x, "gathered"), {shape(rows)[0], shape(x)[1]}, plan_.value(x).dtype);
+  append({Op::kGatherRows, Dir::kForward, {x, rows}, {{y}}, {}});
+  return y;
+}
+
+ValueId Recorder::head(ValueId x, ValueId w, ValueId targets) {
+  require(shape(x)[1] == shape(w)[1] && shape(targets)[0] == shape(x)[0], plan_, Op::kHead,
+          {x, w, targets}, "x [M, D], w [V, D], targets [M]");
+  int64_t m = shape(x)[0];
+  ValueId logp = temp("logp", {m}, DType::kF32);
+  ValueId lse = kNone, slope = kNone;
+  if (training_) {
+    lse = temp("head.lse", {m}, DType::kF32);
+    slope = temp("head.dlogp_dx", shape(x), plan_.value(x).dtype);
+  }
+  append({Op::kHead, Dir::kForward, {x, w, targets}, {{logp}, {lse}, {slope}}, {}});
+  return logp;
+}
+
+ValueId Recorder::segment_sum(ValueId x, ValueId weight, ValueId segment, int64_t segments) {
+  require(shape(x) == shape(weight) && shape(x) == shape(segment) && segments > 0, plan_,
+          Op::kSegmentSum, {x, weight, segment}, "x, weight, segment [M]");
+  ValueId y = temp("segment_sum", {segments}, DType::kF32);
+  append({Op::kSegmentSum, Dir::kForward, {x, weight, segment}, {{y}}, {}});
+  return y;
+}
+
+ValueId Recorder::grad_norm(ValueId grads) {
+  ValueId y = temp("grad_norm", {1}, DType::kF32);
+  append({Op::kGradNorm, Dir::kForward, {grads}, {{y}}, {}});
+  return y;
+}
+
+void Recorder::adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, ValueId v,
+                     ValueId grads, AdamwAttr attr) {
+  require(shape(hyper).elements() == 8 && shape(params) == shape(m) && shape(params) == shape(v) &&
+              shape(params) == shape(grads),
+          plan_, Op::kAdamw, {hyper, params, m, v, grads}, "hyper [8], four of one shape [P]");
+  constexpr OutMode kUpdate = OutMode::kUpdate;
+  append({Op::kAdamw,
+          Dir::kForward,
+          {hyper, norm},
+          {{params, kUpdate}, {m, kUpdate}, {v, kUpdate}, {grads, kUpdate}},
+          std::move(attr)});
+}
+
+void Recorder::copy(ValueId x, ValueId rows, ValueId y) {
+  require(shape(x)[1] == shape(y)[1] && shape(rows)[0] == shape(x)[0], plan_, Op::kCopy,
+          {x, rows, y}, "x [T, D], rows [T], y [S, D]");
+  append({Op::kCopy, Dir::kForward, {x, rows}, {{y, OutMode::kUpdate}}, {}});
+}
+
+void Recorder::begin_block(bool recompute) {
+  int32_t at = static_cast<int32_t>(plan_.steps.size());
+  plan_.blocks.push_back({at, at, recompute});
+}
+
+void Recorder::end_block() { plan_.blocks.back().end = static_cast<int32_t>(plan_.steps.size()); }
+
+}  // namespace wick
