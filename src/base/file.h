@@ -48,6 +48,9 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // Writes at a place counted from the start, and leaves the place of write() alone. Parts that
+  // were never written read as zeros.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:

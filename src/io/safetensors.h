@@ -54,6 +54,9 @@ class SafetensorsFile {
   // nullptr if there is none. Throws: kUnsupported for a rank above Shape::kMaxRank.
   const TensorInfo* find(std::string_view name) const;
 
+  // Of any rank.
+  bool has(std::string_view name) const { return index_.count(name) > 0; }
+
   // Little-endian, row-major. Old files may place tensors at odd addresses: copy, do not cast.
   std::span<const std::byte> bytes(const TensorInfo& tensor) const;
 
@@ -86,7 +89,7 @@ class SafetensorsSet {
 
   const std::vector<std::string>& names() const { return names_; }  // sorted
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
-  // Of all tensors together, as stored.
+  // Of all tensors of all files, as stored.
   size_t total_bytes() const;
 
  private:
