@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/ref/ref.h"
+
+#include <cstring>
+
+#include "backend/ref/scalar.h"
+#include "base/check.h"
+#include "base/half.h"
+
+namespace wick {
+namespace {
+
+bool accept_all(const StepArgs&) { return true; }
+
+template <class S>
+size_t held_bytes(DType dtype) {
+  return dtype_is_float(dtype) ? sizeof(S) : dtype_bytes(dtype);
+}
+
+template <class S, class T, class Widen>
+void store_as(int64_t count, const void* plain, void* held, Widen widen) {
+  const T* from = static_cast<const T*>(plain);
+  S* to = static_cast<S*>(held);
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<S>(widen(from[i]));
+}
+
+template <class S, class T, class Narrow>
+void load_as(int64_t count, const void* held, void* plain, Narrow narrow) {
+  const S* from = static_cast<const S*>(held);
+  T* to = static_cast<T*>(plain);
+  for (int64_t i = 0; i < count; ++i) to[i] = narrow(ref::real_part(from[i]));
+}
+
+template <class S>
+void store(DType dtype, int64_t count, const void* plain, void* held) {
+  auto widen = [](auto x) { return to_float(x); };
+  switch (dtype) {
+    case DType::kF32:
+      return store_as<S, float>(count, plain, held, widen);
+    case DType::kBF16:
+      return store_as<S, bf16>(count, plain, held, widen);
+    case DType::kF16:
+      return store_as<S, f16>(count, plain, held, widen);
+    case DType::kF64:
+      return store_as<S, double>(count, plain, held, [](double x) { return x; });
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
+      std::memcpy(held, plain, static_cast<size_t>(count) * dtype_bytes(dtype));
+  }
+}
+
+template <class S>
+void load(DType dtype, int64_t count, const void* held, void* plain) {
+  switch (dtype) {
+    case DType::kF32:
+      return load_as<S, float>(count, held, plain, [](double x) { return static_cast<float>(x); });
+    case DType::kBF16:
+      return load_as<S, bf16>(count, held, plain,
+                              [](double x) { return to_bf16(static_cast<float>(x)); });
+    case DType::kF16:
+      return load_as<S, f16>(count, held, plain,
+                             [](double x) { return to_f16(static_cast<float>(x)); });
+    case DType::kF64:
+      return load_as<S, double>(count, held, plain, [](double x) { return x; });
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
+      std::memcpy(plain, held, static_cast<size_t>(count) * dtype_bytes(dtype));
+  }
+}
+
+template <class S>
+HostElements held_elements() {
+  return {.bytes = held_bytes<S>, .store = store<S>, .load = load<S>};
+}
+
+constexpr Candidate kernel(Op op, Dir dir, const char* name, KernelFn fn) {
+  return {.op = op, .dir = dir, .name = name, .fn = fn, .accepts = accept_all};
+}
+
+}  // namespace
+
+template <class S>
+std::span<const Candidate> ref_candidates() {
+  using namespace ref;
+  constexpr Dir kFwd = Dir::kForward, kBwd = Dir::kBackward;
+  static constexpr Candidate kList[] = {
+      kernel(Op::kEmbed, kFwd, "embed_fwd", embed_fwd<S>),
+      kernel(Op::kEmbed, kBwd, "embed_bwd", embed_bwd<S>),
+      kernel(Op::kLinear, kFwd, "linear_fwd", linear_fwd<S>),
+      kernel(Op::kLinear, kBwd, "linear_bwd", linear_bwd<S>),
+      kernel(Op::kRmsNorm, kFwd, "rms_norm_fwd", rms_norm_fwd<S>),
+      kernel(Op::kRmsNorm, kBwd, "rms_norm_bwd", rms_norm_bwd<S>),
+      kernel(Op::kAddRmsNorm, kFwd, "add_rms_norm_fwd", add_rms_norm_fwd<S>),
+      kernel(Op::kAddRmsNorm, kBwd, "add_rms_norm_bwd", add_rms_norm_bwd<S>),
+      kernel(Op::kRope, kFwd, "rope_fwd", rope_fwd<S>),
+      kernel(Op::kRope, kBwd, "rope_bwd", rope_bwd<S>),
+      kernel(Op::kAttention, kFwd, "attention_fwd", attention_fwd<S>),
+      kernel(Op::kAttention, kBwd, "attention_bwd", attention_bwd<S>),
+      kernel(Op::kGatedAct, kFwd, "gated_act_fwd", gated_act_fwd<S>),
+      kernel(Op::kGatedAct, kBwd, "gated_act_bwd", gated_act_bwd<S>),
+      kernel(Op::kAdd, kFwd, "add_fwd", add_fwd<S>),
+      kernel(Op::kScale, kFwd, "scale_fwd", scale_fwd<S>),
+      kernel(Op::kScale, kBwd, "scale_bwd", scale_fwd<S>),
+      kernel(Op::kBias, kFwd, "bias_fwd", bias_fwd<S>),
+      kernel(Op::kBias, kBwd, "bias_bwd", bias_bwd<S>),
+      kernel(Op::kDropout, kFwd, "dropout_fwd", dropout_fwd<S>),
+      kernel(Op::kDropout, kBwd, "dropout_bwd", dropout_fwd<S>),
+      kernel(Op::kGatherRows, kFwd, "gather_rows_fwd", gather_rows_fwd<S>),
+      kernel(Op::kGatherRows, kBwd, "gather_rows_bwd", gather_rows_bwd<S>),
+      kernel(Op::kHead, kFwd, "head_fwd", head_fwd<S>),
+      kernel(Op::kHead, kBwd, "head_bwd", head_bwd<S>),
+      kernel(Op::kSegmentSum, kFwd, "segment_sum_fwd", segment_sum_fwd<S>),
+      kernel(Op::kSegmentSum, kBwd, "segment_sum_bwd", segment_sum_bwd<S>),
+      kernel(Op::kGradNorm, kFwd, "grad_norm_fwd", grad_norm_fwd<S>),
+      kernel(Op::kAdamw, kFwd, "adamw_fwd", adamw_fwd<S>),
+      kernel(Op::kCopy, kFwd, "copy_fwd", copy_fwd<S>),
+  };
+  return kList;
+}
+
+template <class S>
+DeviceInfo RefBackend<S>::info() const {
+  return {.name = "ref",
+          .description = "reference loops, one thread: the meaning of every op",
+          .isa = "",
+          .threads = 1};
+}
+
+template <class S>
+ElementBytes RefBackend<S>::element_sizes() const {
+  return held_bytes<S>;
+}
+
+template <class S>
+BufferPtr RefBackend<S>::allocate(DType dtype, int64_t count) {
+  return host_allocate(held_elements<S>(), dtype, count);
+}
+
+template <class S>
+void RefBackend<S>::upload(Buffer& to, DType dtype, int64_t offset, int64_t count,
+                           const void* data) {
+  host_upload(held_elements<S>(), to, dtype, offset, count, data);
+}
+
+template <class S>
+void RefBackend<S>::download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
+                             void* data) const {
+  host_download(held_elements<S>(), from, dtype, offset, count, data);
+}
+
+template <class S>
+Selection RefBackend<S>::select(const Plan& plan) const {
+  return select_candidates(plan, ref_candidates<S>(), 1, "ref");
+}
+
+template <class S>
+std::unique_ptr<Program> RefBackend<S>::compile(const Plan& plan, const Bindings& bindings) {
+  return std::make_unique<HostProgram>(plan, select(plan), ref_candidates<S>(), bindings,
+                                       held_elements<S>(), pool_);
+}
+
+template <class S>
+S* RefBackend<S>::elements(const Buffer& buffer) {
+  return reinterpret_cast<S*>(dynamic_cast<const HostBuffer&>(buffer).data());
+}
+
+template <class S>
+S* RefBackend<S>::elements(const Program& program, ValueId id) {
+  return reinterpret_cast<S*>(dynamic_cast<const HostProgram&>(program).address(id));
+}
+
+template class RefBackend<float>;
+template class RefBackend<double>;
+template class RefBackend<std::complex<double>>;
+template std::span<const Candidate> ref_candidates<float>();
+template std::span<const Candidate> ref_candidates<double>();
+template std::span<const Candidate> ref_candidates<std::complex<double>>();
+
+std::unique_ptr<Backend> make_ref_backend(const BackendOptions&) {
+  return std::make_unique<RefBackend<float>>();
+}
+
+}  // namespace wick
