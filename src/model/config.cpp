@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/config.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+constexpr int64_t kMany = int64_t{1} << 24;  // above any size of a real model
+
+// transformers 5 nests everything under rope_parameters; before, rope_theta stood at the top and
+// rope_scaling beside it.
+RopeConfig read_rope(const Json& config, const std::string& where) {
+  RopeConfig rope;
+  const Json* nested = find_member(config, "rope_parameters");
+  const Json* scaling = nested ? nested : find_member(config, "rope_scaling");
+  rope.theta = get_float(config, "rope_theta", where, 10000.0, {1e-3, 1e12});
+  if (!scaling) return rope;
+  rope.theta = get_float(*scaling, "rope_theta", where, rope.theta, {1e-3, 1e12});
+  std::string type = get_string(*scaling, "rope_type", where,
+                                get_string(*scaling, "type", where, "default"));
+  if (type == "default") return rope;
+  rope.factor = get_float(*scaling, "factor", where, {}, {1e-6, 1e6});
+  if (type == "linear") {
+    rope.scaling = RopeConfig::Scaling::kLinear;
+  } else if (type == "llama3") {
+    rope.scaling = RopeConfig::Scaling::kLlama3;
+    rope.low_freq_factor = get_float(*scaling, "low_freq_factor", where, {}, {1e-6, 1e6});
+    rope.high_freq_factor = get_float(*scaling, "high_freq_factor", where, {}, {1e-6, 1e6});
+    rope.original_positions =
+        get_int(*scaling, "original_max_position_embeddings", where, {}, {1, kMany});
+    if (rope.high_freq_factor <= rope.low_freq_factor)
+      fail(ErrorCode::kCorruptFile, where, ": high_freq_factor ", rope.high_freq_factor,
+           " must be above low_freq_factor ", rope.low_freq_factor);
+  } else {
+    fail(ErrorCode::kUnsupported, where, ": rope_type \"", type,
+         "\" is not computed; wick knows default, linear and llama3");
+  }
+  return rope;
+}
+
+void add_ids(const Json& object, const char* key, std::vector<int32_t>& ids) {
+  const Json* member = find_member(object, key);
+  if (!member) return;
+  auto add = [&](const Json& id) {
+    if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMany) {
+      int32_t value = id.get<int32_t>();
+      if (std::find(ids.begin(), ids.end(), value) == ids.end()) ids.push_back(value);
+    }
+  };
+  if (member->is_array())
+    for (const Json& id : *member) add(id);
+  else
+    add(*member);
+}
+
+struct Family {
+  const char* model_type;
+  ModelConfig (*read)(const Json&, const std::string&);
+};
+
+constexpr Family kFamilies[] = {
+    {"llama", read_llama_config},
+    {"mistral", read_mistral_config},
+    {"qwen2", read_qwen2_config},
+    {"qwen3", read_qwen3_config},
+};
+
+}  // namespace
+
+ModelConfig read_common_config(const Json& config, const std::string& where) {
+  ModelConfig c;
+  auto size = [&](const char* key, std::optional<int64_t> fallback = {}) {
+    return get_int(config, key, where, fallback, {1, kMany});
+  };
+  c.layers = get_int(config, "num_hidden_layers", where, {}, {1, 4096});
+  c.hidden = size("hidden_size");
+  c.heads = size("num_attention_heads");
+  c.kv_heads = size("num_key_value_heads", c.heads);
+  if (c.heads % c.kv_heads != 0)
+    fail(ErrorCode::kCorruptFile, where, ": num_attention_heads ", c.heads,
+         " is not a multiple of num_key_value_heads ", c.kv_heads);
+  if (!find_member(config, "head_dim") && c.hidden % c.heads != 0)
+    fail(ErrorCode::kCorruptFile, where, ": hidden_size ", c.hidden,
+         " is not a multiple of num_attention_heads ", c.heads, " and there is no head_dim");
+  c.head_dim = size("head_dim", c.hidden / c.heads);
+  if (c.head_dim % 2 != 0)
+    fail(ErrorCode::kUnsupported, where, ": head_dim ", c.head_dim, " is odd; rope needs pairs");
+  c.ffn = size("intermediate_size");
+  c.vocab = size("vocab_size");
+  c.max_positions = size("max_position_embeddings", 2048);
+  c.eps = static_cast<float>(get_float(config, "rms_norm_eps", where, 1e-6, {0.0, 1.0}));
+  c.rope = read_rope(config, where);
+  c.tied = get_bool(config, "tie_word_embeddings", where, false);
+  c.initializer_range = get_float(config, "initializer_range", where, 0.02, {0.0, 10.0});
+  c.windows.assign(static_cast<size_t>(c.layers), 0);
+  std::string act = get_string(config, "hidden_act", where, "silu");
+  if (act == "silu" || act == "swish")
+    c.act = Act::kSilu;
+  else if (act == "gelu_pytorch_tanh" || act == "gelu_new")
+    c.act = Act::kGeluTanh;
+  else
+    fail(ErrorCode::kUnsupported, where, ": hidden_act \"", act,
+         "\" is not computed; wick knows silu and gelu_pytorch_tanh");
+  return c;
+}
+
+ModelConfig read_config(const Json& config, const Json& generation_config,
+                        const std::string& where) {
+  std::string type = get_string(config, "model_type", where);
+  if (find_member(config, "quantization_config") || find_member(config, "quantization"))
+    fail(ErrorCode::kUnsupported, where, ": the weights are quantised (quantization_config); wick "
+                                         "reads f32, bf16 and f16 weights");
+  for (const Family& family : kFamilies) {
+    if (type != family.model_type) continue;
+    ModelConfig c = family.read(config, where);
+    c.model_type = type;
+    if (generation_config.is_object()) add_ids(generation_config, "eos_token_id", c.eos_ids);
+    add_ids(config, "eos_token_id", c.eos_ids);
+    std::vector<int32_t> bos;
+    add_ids(config, "bos_token_id", bos);
+    if (!bos.empty()) c.bos_id = bos.front();
+    return c;
+  }
+  std::string all;
+  for (const std::string& name : known_model_types()) all += (all.empty() ? "" : ", ") + name;
+  std::string near = nearest_name(type, known_model_types());
+  fail(ErrorCode::kUnsupported, where, ": model_type \"", type, "\" is not known",
+       near.empty() ? "" : cat("; did you mean ", near, "?"), " (wick runs ", all, ")");
+}
+
+std::vector<std::string> known_model_types() {
+  std::vector<std::string> names;
+  for (const Family& family : kFamilies) names.push_back(family.model_type);
+  return names;
+}
+
+}  // namespace wick

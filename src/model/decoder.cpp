@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/decoder.h"
+
+#include <cmath>
+
+namespace wick {
+
+namespace {
+
+std::string layer_name(int64_t layer) { return cat("model.layers.", layer, "."); }
+
+// The specs of one weight, or of several that are computed as one product.
+struct Specs {
+  std::vector<WeightSpec> all;
+
+  void vector(const std::string& name, int64_t n, WeightSpec::Init init) {
+    all.push_back({name, {n}, {{name, {n}}}, init});
+  }
+  void matrix(const std::string& name, int64_t rows, int64_t cols) {
+    all.push_back({name, {rows, cols}, {{name, {rows, cols}}}, WeightSpec::Init::kNormal});
+  }
+  void product(const std::string& prefix, const char* group,
+               const std::vector<std::pair<const char*, int64_t>>& parts, int64_t in, bool bias) {
+    int64_t rows = 0;
+    WeightSpec w{prefix + group + ".weight", {}, {}, WeightSpec::Init::kNormal};
+    WeightSpec b{prefix + group + ".bias", {}, {}, WeightSpec::Init::kZeros};
+    for (const auto& [part, n] : parts) {
+      w.parts.push_back({prefix + part + ".weight", {n, in}});
+      b.parts.push_back({prefix + part + ".bias", {n}});
+      rows += n;
+    }
+    w.shape = {rows, in};
+    b.shape = {rows};
+    all.push_back(std::move(w));
+    if (bias) all.push_back(std::move(b));
+  }
+};
+
+// Specs of everything, by name, for the record function.
+class Weights {
+ public:
+  Weights(const ModelConfig& config, const DecoderContext& context)
+      : specs_(weight_specs(config)), context_(context) {
+    for (size_t i = 0; i < specs_.size(); ++i) index_[specs_[i].name] = i;
+  }
+  ValueId operator()(const std::string& name) const {
+    return context_.weight(specs_[index_.at(name)]);
+  }
+  nn::Linear linear(const std::string& prefix, const char* group,
+                    const std::vector<const char*>& parts) const {
+    nn::Linear l;
+    l.w = (*this)(prefix + group + ".weight");
+    if (index_.count(prefix + group + ".bias")) l.bias = (*this)(prefix + group + ".bias");
+    const WeightSpec& spec = specs_[index_.at(prefix + group + ".weight")];
+    for (size_t i = 0; i < parts.size(); ++i)
+      l.parts.push_back({prefix + parts[i], spec.parts[i].shape[0]});
+    return l;
+  }
+
+ private:
+  std::vector<WeightSpec> specs_;
+  const DecoderContext& context_;
+  std::unordered_map<std::string, size_t> index_;
+};
+
+ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext& ctx,
+                         const Weights& w, int64_t layer, ValueId x) {
+  const std::string prefix = layer_name(layer) + "self_attn.";
+  const int64_t q_width = c.q_width(), kv_width = c.kv_width();
+  ValueId qkv = nn::linear(
+      r, ctx.adapter, w.linear(prefix, "qkv_proj", {"q_proj", "k_proj", "v_proj"}), x);
+  ValueId v = r.cols(qkv, q_width + kv_width, q_width + 2 * kv_width);
+  ValueId q, k;
+  if (c.qk_norm) {
+    ValueId q_normed = r.rms_norm(r.cols(qkv, 0, q_width), w(prefix + "q_norm.weight"), c.eps);
+    ValueId k_normed =
+        r.rms_norm(r.cols(qkv, q_width, q_width + kv_width), w(prefix + "k_norm.weight"), c.eps);
+    q = r.rope(q_normed, ctx.rope_table, ctx.positions, c.head_dim);
+    k = r.rope(k_normed, ctx.rope_table, ctx.positions, c.head_dim);
+  } else {
+    ValueId rotated = r.rope(r.cols(qkv, 0, q_width + kv_width), ctx.rope_table, ctx.positions,
+                             c.head_dim);
+    q = r.cols(rotated, 0, q_width);
+    k = r.cols(rotated, q_width, q_width + kv_width);
+  }
+  AttentionAttr attr;
+  attr.heads = c.heads;
+  attr.kv_heads = c.kv_heads;
+  attr.head_dim = c.head_dim;
+  attr.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  attr.window = c.windows[static_cast<size_t>(layer)];
+  attr.causal_self = ctx.cache_rows == kNone;
+  if (ctx.cache_rows != kNone) {
+    ValueId cache_k = ctx.cache_k[static_cast<size_t>(layer)];
+    ValueId cache_v = ctx.cache_v[static_cast<size_t>(layer)];
+    r.copy(k, ctx.cache_rows, cache_k);
+    r.copy(v, ctx.cache_rows, cache_v);
+    k = cache_k;
+    v = cache_v;
+  }
+  ValueId attended = r.attention(q, k, v, ctx.begin, ctx.end, attr);
+  return nn::linear(r, ctx.adapter, w.linear(prefix, "o_proj", {"o_proj"}), attended);
+}
+
+ValueId record_mlp(Recorder& r, const ModelConfig& c, const DecoderContext& ctx, const Weights& w,
+                   int64_t layer, ValueId x) {
+  const std::string prefix = layer_name(layer) + "mlp.";
+  ValueId gate_up =
+      nn::linear(r, ctx.adapter, w.linear(prefix, "gate_up_proj", {"gate_proj", "up_proj"}), x);
+  return nn::linear(r, ctx.adapter, w.linear(prefix, "down_proj", {"down_proj"}),
+                    r.gated_act(gate_up, c.act));
+}
+
+}  // namespace
+
+std::vector<WeightSpec> weight_specs(const ModelConfig& c) {
+  using Init = WeightSpec::Init;
+  Specs specs;
+  specs.matrix("model.embed_tokens.weight", c.vocab, c.hidden);
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const std::string at = layer_name(layer), attention = at + "self_attn.", mlp = at + "mlp.";
+    specs.vector(at + "input_layernorm.weight", c.hidden, Init::kOnes);
+    specs.product(attention, "qkv_proj",
+                  {{"q_proj", c.q_width()}, {"k_proj", c.kv_width()}, {"v_proj", c.kv_width()}},
+                  c.hidden, c.qkv_bias);
+    if (c.qk_norm) {
+      specs.vector(attention + "q_norm.weight", c.head_dim, Init::kOnes);
+      specs.vector(attention + "k_norm.weight", c.head_dim, Init::kOnes);
+    }
+    specs.product(attention, "o_proj", {{"o_proj", c.hidden}}, c.q_width(), c.o_bias);
+    specs.vector(at + "post_attention_layernorm.weight", c.hidden, Init::kOnes);
+    specs.product(mlp, "gate_up_proj", {{"gate_proj", c.ffn}, {"up_proj", c.ffn}}, c.hidden,
+                  c.mlp_bias);
+    specs.product(mlp, "down_proj", {{"down_proj", c.hidden}}, c.ffn, c.mlp_bias);
+  }
+  specs.vector("model.norm.weight", c.hidden, Init::kOnes);
+  if (!c.tied) specs.matrix("lm_head.weight", c.vocab, c.hidden);
+  return specs.all;
+}
+
+std::vector<LinearInfo> adaptable_linears(const ModelConfig& c) {
+  std::vector<LinearInfo> linears;
+  int64_t group = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    auto add = [&](const char* module, int64_t in, int64_t out) {
+      linears.push_back({layer_name(layer) + module, in, out, layer, group});
+    };
+    add("self_attn.q_proj", c.hidden, c.q_width());
+    add("self_attn.k_proj", c.hidden, c.kv_width());
+    add("self_attn.v_proj", c.hidden, c.kv_width());
+    ++group;
+    add("self_attn.o_proj", c.q_width(), c.hidden);
+    ++group;
+    add("mlp.gate_proj", c.hidden, c.ffn);
+    add("mlp.up_proj", c.hidden, c.ffn);
+    ++group;
+    add("mlp.down_proj", c.ffn, c.hidden);
+    ++group;
+  }
+  return linears;
+}
+
+int64_t weight_count(const ModelConfig& config) {
+  int64_t n = 0;
+  for (const WeightSpec& spec : weight_specs(config)) n += spec.shape.elements();
+  return n;
+}
+
+ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
+  Weights w(c, ctx);
+  ValueId x = r.embed(w("model.embed_tokens.weight"), ctx.ids);
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const std::string at = layer_name(layer);
+    r.begin_block(ctx.recompute);
+    ValueId h = r.rms_norm(x, w(at + "input_layernorm.weight"), c.eps);
+    x = r.add(x, record_attention(r, c, ctx, w, layer, h));
+    h = r.rms_norm(x, w(at + "post_attention_layernorm.weight"), c.eps);
+    x = r.add(x, record_mlp(r, c, ctx, w, layer, h));
+    r.end_block();
+  }
+  return r.rms_norm(x, w("model.norm.weight"), c.eps);
+}
+
+ValueId head_weight(const ModelConfig& c, const DecoderContext& ctx) {
+  return Weights(c, ctx)(c.tied ? "model.embed_tokens.weight" : "lm_head.weight");
+}
+
+std::vector<float> rope_table(const ModelConfig& c, int64_t positions) {
+  const int64_t half = c.head_dim / 2;
+  constexpr double kPi = 3.14159265358979323846;
+  std::vector<float> frequency(static_cast<size_t>(half));
+  for (int64_t i = 0; i < half; ++i) {
+    double exponent = static_cast<double>(2 * i) / static_cast<double>(c.head_dim);
+    double f = 1.0 / std::pow(c.rope.theta, exponent);
+    if (c.rope.scaling == RopeConfig::Scaling::kLinear) f /= c.rope.factor;
+    if (c.rope.scaling == RopeConfig::Scaling::kLlama3) {
+      // Long wavelengths are stretched by the factor, short ones left, those between blended.
+      double wavelength = 2.0 * kPi / f, original = static_cast<double>(c.rope.original_positions);
+      double low = original / c.rope.low_freq_factor, high = original / c.rope.high_freq_factor;
+      if (wavelength > low) {
+        f /= c.rope.factor;
+      } else if (wavelength >= high) {
+        double blend = (original / wavelength - c.rope.low_freq_factor) /
+                       (c.rope.high_freq_factor - c.rope.low_freq_factor);
+        f = (1.0 - blend) * f / c.rope.factor + blend * f;
+      }
+    }
+    frequency[static_cast<size_t>(i)] = static_cast<float>(f);
+  }
+  std::vector<float> table(static_cast<size_t>(positions * c.head_dim));
+  for (int64_t p = 0; p < positions; ++p)
+    for (int64_t i = 0; i < half; ++i) {
+      float angle = static_cast<float>(p) * frequency[static_cast<size_t>(i)];
+      float* row = table.data() + p * c.head_dim;
+      row[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  return table;
+}
+
+}  // namespace wick

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decoder that all families share: which weights it has, and one record function for training,
+// prefill and decoding.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "adapter/lora.h"
+#include "model/config.h"
+#include "nn/linear.h"
+#include "plan/recorder.h"
+
+namespace wick {
+
+// A weight as the plan has it: the rows of one or more tensors of the file, one after the other.
+struct WeightSpec {
+  std::string name;  // of the value: the tensor's name, or the group's (…self_attn.qkv_proj.weight)
+  Shape shape;
+  struct Part {
+    std::string tensor;
+    Shape shape;
+  };
+  std::vector<Part> parts;
+  enum class Init { kNormal, kOnes, kZeros } init = Init::kNormal;  // for random weights
+};
+
+std::vector<WeightSpec> weight_specs(const ModelConfig& config);
+
+// The linears of the blocks, in model order, for adapters.
+std::vector<LinearInfo> adaptable_linears(const ModelConfig& config);
+
+// Weights, adapter numbers and trained weights, all counted.
+int64_t weight_count(const ModelConfig& config);
+
+// What one recording is about. All feeds are i32.
+struct DecoderContext {
+  int64_t tokens = 0;                          // T
+  ValueId ids = kNone, positions = kNone;      // [T]
+  ValueId begin = kNone, end = kNone;          // [T] rows of k and v that a token attends to
+  ValueId rope_table = kNone;                  // f32 [P, head_dim]
+  nn::AdapterBinding adapter;
+  std::function<ValueId(const WeightSpec&)> weight;  // the value of a weight or of a trained param
+  bool recompute = false;                      // blocks' forward again in the reverse pass
+
+  // Decoding over a cache: k and v of the new tokens are copied to `cache_rows` [T] of the layer's
+  // states [S, kv_width], and attention reads those. Empty: attention among the T tokens.
+  ValueId cache_rows = kNone;
+  std::vector<ValueId> cache_k, cache_v;
+};
+
+// Token ids to the last norm's output [T, hidden].
+ValueId record_decoder(Recorder& r, const ModelConfig& config, const DecoderContext& context);
+
+// The value of the head's weight [V, D]: the embedding when tied.
+ValueId head_weight(const ModelConfig& config, const DecoderContext& context);
+
+// cos and sin of position * frequency for positions [0, P): f32 [P, head_dim], as transformers
+// computes them (angles rounded to f32).
+std::vector<float> rope_table(const ModelConfig& config, int64_t positions);
+
+}  // namespace wick

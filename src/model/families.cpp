@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families whose block is the common decoder block: each is a mapping of its config.
+#include <algorithm>
+
+#include "base/check.h"
+#include "model/config.h"
+
+namespace wick {
+
+ModelConfig read_llama_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  c.qkv_bias = c.o_bias = get_bool(config, "attention_bias", where, false);
+  c.mlp_bias = get_bool(config, "mlp_bias", where, false);
+  return c;
+}
+
+ModelConfig read_mistral_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  int64_t window = get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
+  std::fill(c.windows.begin(), c.windows.end(), window);
+  return c;
+}
+
+namespace {
+
+// Qwen: a window only with use_sliding_window, and then by layer_types, or above max_window_layers.
+void read_qwen_windows(const Json& config, const std::string& where, ModelConfig& c) {
+  if (!get_bool(config, "use_sliding_window", where, false)) return;
+  int64_t window = get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
+  int64_t first = get_int(config, "max_window_layers", where, 0, {0, 4096});
+  const Json* types = find_member(config, "layer_types");
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    bool slides = layer >= first;
+    if (types && types->is_array() && layer < static_cast<int64_t>(types->size()))
+      slides = (*types)[static_cast<size_t>(layer)] == "sliding_attention";
+    if (slides) c.windows[static_cast<size_t>(layer)] = window;
+  }
+}
+
+}  // namespace
+
+ModelConfig read_qwen2_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  c.qkv_bias = true;
+  read_qwen_windows(config, where, c);
+  return c;
+}
+
+ModelConfig read_qwen3_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  // Unlike the others it does not derive its head size from the hidden size.
+  c.head_dim = get_int(config, "head_dim", where, 128, {2, 4096});
+  c.qkv_bias = c.o_bias = get_bool(config, "attention_bias", where, false);
+  c.qk_norm = true;
+  read_qwen_windows(config, where, c);
+  return c;
+}
+
+}  // namespace wick
