@@ -11,16 +11,7 @@ namespace wick {
 
 namespace {
 
-// FNV-1a: a stable key per module, so that start values do not depend on which others are trained.
-uint64_t name_key(const std::string& name) {
-  uint64_t h = 1469598103934665603ull;
-  for (unsigned char c : name) h = (h ^ c) * 1099511628211ull;
-  return h;
-}
-
-std::string last_part(const std::string& module) {
-  return module.substr(module.rfind('.') + 1);
-}
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
 }  // namespace
 
@@ -37,8 +28,9 @@ Adapter Adapter::create(const LoraOptions& options, std::span<const LinearInfo> 
   if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
     fail(ErrorCode::kInvalidArgument, "--lora-dropout is ", options.dropout, ", wanted 0 <= p < 1");
   if (options.targets.empty())
-    fail(ErrorCode::kInvalidArgument, "--targets is empty; name linears such as q_proj,v_proj or "
-                                      "all-linear");
+    fail(ErrorCode::kInvalidArgument,
+         "--targets is empty; name linears such as q_proj,v_proj or "
+         "all-linear");
   int64_t layers = 0;
   for (const LinearInfo& l : linears) layers = std::max(layers, l.layer + 1);
   if (options.num_layers > layers)

@@ -30,9 +30,9 @@ struct LoraOptions {
   int64_t rank = 8;
   float alpha = 16.0f;
   float dropout = 0.0f;
-  bool rslora = false;                              // scale = alpha / sqrt(rank)
-  std::vector<std::string> targets{"all-linear"};   // names or suffixes of modules
-  int64_t num_layers = -1;                          // the last N blocks; -1: all
+  bool rslora = false;                             // scale = alpha / sqrt(rank)
+  std::vector<std::string> targets{"all-linear"};  // names or suffixes of modules
+  int64_t num_layers = -1;                         // the last N blocks; -1: all
 };
 
 struct LoraModule {
@@ -40,7 +40,7 @@ struct LoraModule {
   int64_t in = 0, out = 0, rank = 0, layer = -1;
   float scale = 1.0f, dropout = 0.0f;
   int64_t group = 0;
-  uint64_t site = 0;                  // of its dropout
+  uint64_t site = 0;                   // of its dropout
   int64_t a_offset = 0, b_offset = 0;  // in the parameter vector
 };
 

@@ -28,8 +28,9 @@ void refuse_unsupported(const Json& config, const std::string& where) {
   if (get_bool(config, "use_dora", where, false))
     fail(ErrorCode::kUnsupported, where, ": use_dora is true; DoRA adapters are not run yet");
   if (get_bool(config, "fan_in_fan_out", where, false))
-    fail(ErrorCode::kUnsupported, where, ": fan_in_fan_out is true; no model wick runs has such "
-                                         "weights");
+    fail(ErrorCode::kUnsupported, where,
+         ": fan_in_fan_out is true; no model wick runs has such "
+         "weights");
   std::string bias = get_string(config, "bias", where, "none");
   if (bias != "none")
     fail(ErrorCode::kUnsupported, where, ": bias is ", bias, "; only none is run");
@@ -127,7 +128,8 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
   Adapter adapter;
   adapter.options_.rank = get_int(config, "r", where, 8, {1, 1 << 20});
   adapter.options_.alpha = static_cast<float>(get_float(config, "lora_alpha", where, 8.0));
-  adapter.options_.dropout = static_cast<float>(get_float(config, "lora_dropout", where, 0.0, {0.0, 1.0}));
+  adapter.options_.dropout =
+      static_cast<float>(get_float(config, "lora_dropout", where, 0.0, {0.0, 1.0}));
   adapter.options_.rslora = get_bool(config, "use_rslora", where, false);
   for (const LinearInfo& l : linears) {
     auto found = pairs.find(l.module);
@@ -139,9 +141,9 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
     bool fits = p.a->shape.rank() == 2 && p.b->shape.rank() == 2 && p.a->shape[1] == l.in &&
                 p.b->shape[0] == l.out && p.a->shape[0] == p.b->shape[1] && p.a->shape[0] > 0;
     if (!fits)
-      fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_A ",
-           p.a->shape.str(), " and lora_B ", p.b->shape.str(), ", this model wants [r, ", l.in,
-           "] and [", l.out, ", r]; is the adapter for another model?");
+      fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_A ", p.a->shape.str(),
+           " and lora_B ", p.b->shape.str(), ", this model wants [r, ", l.in, "] and [", l.out,
+           ", r]; is the adapter for another model?");
     LoraModule m;
     m.module = l.module;
     m.in = l.in;
@@ -194,7 +196,8 @@ Json Adapter::peft_config(const std::string& base_model) const {
   config["init_lora_weights"] = true;
   bool all_layers = static_cast<int64_t>(layers.size()) == last_layer + 1;
   config["layers_to_transform"] = nullptr;
-  if (!all_layers) config["layers_to_transform"] = std::vector<int64_t>(layers.begin(), layers.end());
+  if (!all_layers)
+    config["layers_to_transform"] = std::vector<int64_t>(layers.begin(), layers.end());
   config["layers_pattern"] = nullptr;
   if (!all_layers) config["layers_pattern"] = "layers";
   config["lora_alpha"] = options_.alpha;

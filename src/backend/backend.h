@@ -79,7 +79,10 @@ class Backend {
                         void* data) const = 0;
   // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
   virtual Selection select(const Plan& plan) const = 0;
-  virtual std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings) = 0;
+  // Programs that never run at the same time may share one arena, as large as the largest of them
+  // needs (forecast_memory says); null: its own.
+  virtual std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
+                                           BufferPtr arena = nullptr) = 0;
 };
 
 // Peak memory of a program by kind, in bytes of this device, before a weight is read.

@@ -106,14 +106,16 @@ void host_download(const HostElements& elements, const Buffer& from, DType dtype
 
 HostProgram::HostProgram(Plan plan, const Selection& selection,
                          std::span<const Candidate> candidates, Bindings bindings,
-                         const HostElements& elements, ThreadPool& pool)
+                         const HostElements& elements, ThreadPool& pool, BufferPtr arena)
     : plan_(std::move(plan)),
       bindings_(std::move(bindings)),
       elements_(elements),
       placement_(place(plan_, elements.bytes, selection.scratch_bytes())),
       feed_offset_(lay_out_feeds(plan_, elements.bytes)),
       feeds_(static_cast<size_t>(feed_offset_.back())),
-      arena_(static_cast<size_t>(placement_.arena_bytes)) {
+      arena_(arena ? std::dynamic_pointer_cast<HostBuffer>(arena)
+                   : std::make_shared<HostBuffer>(arena_bytes())) {
+  WICK_CHECK(arena_ != nullptr && arena_->bytes() >= arena_bytes(), "an arena that is too small");
   WICK_CHECK(selection.steps.size() == plan_.steps.size(), "a selection of another plan");
   bindings_.resize(plan_.values.size());
   size_t count = 0;
@@ -131,7 +133,7 @@ HostProgram::HostProgram(Plan plan, const Selection& selection,
                       .args = {.step = &step,
                                .in = {first, step.inputs.size()},
                                .out = {first + step.inputs.size(), step.outputs.size()},
-                               .scratch = scratch >= 0 ? arena_.data() + scratch : nullptr,
+                               .scratch = scratch >= 0 ? arena_->data() + scratch : nullptr,
                                .pool = &pool}});
   }
 }
@@ -146,7 +148,7 @@ std::byte* HostProgram::address(ValueId id) const {
       return feeds_.data() + feed_offset_[index] + offset;
     case Kind::kTemp:
       WICK_CHECK(placement_.offset[index] >= 0, "value ", v.name, " has no place in the arena");
-      return arena_.data() + placement_.offset[index] + offset;
+      return arena_->data() + placement_.offset[index] + offset;
     case Kind::kWeight:
     case Kind::kState:
       break;

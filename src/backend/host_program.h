@@ -51,9 +51,10 @@ class HostProgram final : public Program {
  public:
   // Keeps the plan and the bound buffers. `candidates` is the list that `selection` was made from
   // and must outlive the program, as must `pool`. Every binding that a step uses must be a
-  // HostBuffer. Throws: kInternal where one is missing or too small, kOutOfMemory.
+  // HostBuffer. `arena` may be shared with programs that never run at the same time; null: its own.
+  // Throws: kInternal where a buffer is missing or too small, kOutOfMemory.
   HostProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
-              Bindings bindings, const HostElements& elements, ThreadPool& pool);
+              Bindings bindings, const HostElements& elements, ThreadPool& pool, BufferPtr arena);
 
   void feed(ValueId id, const void* data, size_t bytes) override;
   void run() noexcept override;
@@ -77,7 +78,8 @@ class HostProgram final : public Program {
   HostElements elements_;
   Placement placement_;
   std::vector<int64_t> feed_offset_;  // by value id; -1 for what is not a feed's root
-  HostBuffer feeds_, arena_;
+  HostBuffer feeds_;
+  std::shared_ptr<HostBuffer> arena_;
   std::vector<Operand> operands_;  // of all steps, in order; calls_ points into it
   std::vector<Call> calls_;
 };

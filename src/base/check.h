@@ -13,7 +13,7 @@ namespace wick {
 template <typename... Parts>
 std::string cat(Parts&&... parts) {
   std::ostringstream out;
-  (out << ... << std::forward<Parts>(parts));
+  if constexpr (sizeof...(parts) > 0) (out << ... << std::forward<Parts>(parts));
   return out.str();
 }
 

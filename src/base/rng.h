@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 namespace wick {
 
@@ -38,6 +39,13 @@ inline uint64_t mix_key(uint64_t key, uint64_t word) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
   return z ^ (z >> 31);
+}
+
+// A stable key for a name (FNV-1a), so that what is drawn for it does not depend on its neighbours.
+inline uint64_t name_key(std::string_view name) {
+  uint64_t h = 1469598103934665603ull;
+  for (unsigned char c : name) h = (h ^ c) * 1099511628211ull;
+  return h;
 }
 
 // A sequential reader of one Philox stream, for host code (shuffles, start values, sampling).

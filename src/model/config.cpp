@@ -20,8 +20,8 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
   rope.theta = get_float(config, "rope_theta", where, 10000.0, {1e-3, 1e12});
   if (!scaling) return rope;
   rope.theta = get_float(*scaling, "rope_theta", where, rope.theta, {1e-3, 1e12});
-  std::string type = get_string(*scaling, "rope_type", where,
-                                get_string(*scaling, "type", where, "default"));
+  std::string type =
+      get_string(*scaling, "rope_type", where, get_string(*scaling, "type", where, "default"));
   if (type == "default") return rope;
   rope.factor = get_float(*scaling, "factor", where, {}, {1e-6, 1e6});
   if (type == "linear") {
@@ -112,8 +112,9 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
                         const std::string& where) {
   std::string type = get_string(config, "model_type", where);
   if (find_member(config, "quantization_config") || find_member(config, "quantization"))
-    fail(ErrorCode::kUnsupported, where, ": the weights are quantised (quantization_config); wick "
-                                         "reads f32, bf16 and f16 weights");
+    fail(ErrorCode::kUnsupported, where,
+         ": the weights are quantised (quantization_config); wick "
+         "reads f32, bf16 and f16 weights");
   for (const Family& family : kFamilies) {
     if (type != family.model_type) continue;
     ModelConfig c = family.read(config, where);

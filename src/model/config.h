@@ -26,9 +26,9 @@ struct ModelConfig {
   float eps = 1e-6f;
   RopeConfig rope;
   Act act = Act::kSilu;
-  bool tied = false;       // the head is the embedding
+  bool tied = false;  // the head is the embedding
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;    // rms_norm over each head of q and k before rope
+  bool qk_norm = false;          // rms_norm over each head of q and k before rope
   std::vector<int64_t> windows;  // by layer; 0: none
   double initializer_range = 0.02;
   std::vector<int32_t> eos_ids;  // from config.json and generation_config.json

@@ -67,8 +67,8 @@ ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext
                          const Weights& w, int64_t layer, ValueId x) {
   const std::string prefix = layer_name(layer) + "self_attn.";
   const int64_t q_width = c.q_width(), kv_width = c.kv_width();
-  ValueId qkv = nn::linear(
-      r, ctx.adapter, w.linear(prefix, "qkv_proj", {"q_proj", "k_proj", "v_proj"}), x);
+  ValueId qkv =
+      nn::linear(r, ctx.adapter, w.linear(prefix, "qkv_proj", {"q_proj", "k_proj", "v_proj"}), x);
   ValueId v = r.cols(qkv, q_width + kv_width, q_width + 2 * kv_width);
   ValueId q, k;
   if (c.qk_norm) {
@@ -78,8 +78,8 @@ ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext
     q = r.rope(q_normed, ctx.rope_table, ctx.positions, c.head_dim);
     k = r.rope(k_normed, ctx.rope_table, ctx.positions, c.head_dim);
   } else {
-    ValueId rotated = r.rope(r.cols(qkv, 0, q_width + kv_width), ctx.rope_table, ctx.positions,
-                             c.head_dim);
+    ValueId rotated =
+        r.rope(r.cols(qkv, 0, q_width + kv_width), ctx.rope_table, ctx.positions, c.head_dim);
     q = r.cols(rotated, 0, q_width);
     k = r.cols(rotated, q_width, q_width + kv_width);
   }

@@ -36,13 +36,13 @@ int64_t weight_count(const ModelConfig& config);
 
 // What one recording is about. All feeds are i32.
 struct DecoderContext {
-  int64_t tokens = 0;                          // T
-  ValueId ids = kNone, positions = kNone;      // [T]
-  ValueId begin = kNone, end = kNone;          // [T] rows of k and v that a token attends to
-  ValueId rope_table = kNone;                  // f32 [P, head_dim]
+  int64_t tokens = 0;                      // T
+  ValueId ids = kNone, positions = kNone;  // [T]
+  ValueId begin = kNone, end = kNone;      // [T] rows of k and v that a token attends to
+  ValueId rope_table = kNone;              // f32 [P, head_dim]
   nn::AdapterBinding adapter;
   std::function<ValueId(const WeightSpec&)> weight;  // the value of a weight or of a trained param
-  bool recompute = false;                      // blocks' forward again in the reverse pass
+  bool recompute = false;                            // blocks' forward again in the reverse pass
 
   // Decoding over a cache: k and v of the new tokens are copied to `cache_rows` [T] of the layer's
   // states [S, kv_width], and attention reads those. Empty: attention among the T tokens.

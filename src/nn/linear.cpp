@@ -44,8 +44,8 @@ ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, Valu
     int64_t column = 0;
     for (const Adapted& p : adapted) {
       const LoraModule& m = *p.module;
-      r.linear_into(r.cols(y, p.first_row, p.first_row + m.out),
-                    r.cols(h, column, column + m.rank), b_matrix(r, binding, m), m.scale);
+      r.linear_into(r.cols(y, p.first_row, p.first_row + m.out), r.cols(h, column, column + m.rank),
+                    b_matrix(r, binding, m), m.scale);
       column += m.rank;
     }
     return y;

@@ -156,9 +156,10 @@ Selection RefBackend<S>::select(const Plan& plan) const {
 }
 
 template <class S>
-std::unique_ptr<Program> RefBackend<S>::compile(const Plan& plan, const Bindings& bindings) {
+std::unique_ptr<Program> RefBackend<S>::compile(const Plan& plan, const Bindings& bindings,
+                                                BufferPtr arena) {
   return std::make_unique<HostProgram>(plan, select(plan), ref_candidates<S>(), bindings,
-                                       held_elements<S>(), pool_);
+                                       held_elements<S>(), pool_, std::move(arena));
 }
 
 template <class S>

@@ -30,7 +30,8 @@ class RefBackend final : public Backend {
   void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
                 void* data) const override;
   Selection select(const Plan& plan) const override;
-  std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings) override;
+  std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
+                                   BufferPtr arena) override;
 
   // The elements of a float buffer, for tests that need more than upload() can say.
   static S* elements(const Buffer& buffer);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelWeights: the numbers of a model, from a folder or random, checked against its config, and
+// their buffers on a device, each made once and shared by all programs.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "io/safetensors.h"
+#include "model/config.h"
+#include "model/decoder.h"
+
+namespace wick {
+
+class ModelWeights {
+ public:
+  // Reads headers only. Throws: kNotFound, kCorruptFile; kInvalidArgument naming the tensor that is
+  // missing, not expected or of another shape.
+  static ModelWeights open(const std::filesystem::path& folder, const ModelConfig& config);
+  // Normal with the config's initializer_range; gains one, biases zero.
+  static ModelWeights random(const ModelConfig& config, uint64_t seed, DType dtype);
+
+  // The element type a weight rests in: its tensors' own, or f32 where they differ.
+  DType dtype(const WeightSpec& spec) const;
+  // In that element type, row-major. Throws: kCorruptFile for a value that is not finite.
+  std::vector<std::byte> read(const WeightSpec& spec) const;
+  std::vector<float> read_floats(const WeightSpec& spec) const;
+
+  // The weight on a device. Requires: the same back end for each call.
+  BufferPtr buffer(const WeightSpec& spec, Backend& backend);
+  // Forgets the buffers; programs keep those that they use.
+  void release() { buffers_.clear(); }
+
+  const SafetensorsSet* files() const { return files_ ? &*files_ : nullptr; }
+
+ private:
+  void check(const ModelConfig& config) const;
+
+  std::optional<SafetensorsSet> files_;
+  std::string where_;
+  uint64_t seed_ = 0;
+  DType random_dtype_ = DType::kF32;
+  double range_ = 0.02;
+  std::map<std::string, BufferPtr> buffers_;
+};
+
+}  // namespace wick
