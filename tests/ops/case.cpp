@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/case.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "backend/ref/ref.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/half.h"
+#include "base/rng.h"
+
+namespace wick::ops {
+namespace {
+
+const Candidate& reference_kernel(Op op, Dir dir) {
+  for (const Candidate& c : ref_candidates<double>()) {
+    if (c.op == op && c.dir == dir) return c;
+  }
+  fail(ErrorCode::kUnsupported, "ref has no ", op_name(op), " kernel");
+}
+
+Operand operand(const Shape& shape, DType dtype, void* data) {
+  return {
+      .data = data, .rows = shape.rows(), .cols = shape.cols(), .ld = shape.cols(), .dtype = dtype};
+}
+
+}  // namespace
+
+bool Case::has(const std::string& name) const {
+  return std::any_of(args.begin(), args.end(), [&](const Arg& a) { return a.name == name; });
+}
+
+const Arg& Case::arg(const std::string& name) const {
+  for (const Arg& a : args) {
+    if (a.name == name) return a;
+  }
+  fail(ErrorCode::kInternal, op_name(op), " has no operand ", name);
+}
+
+Arg& Case::arg(const std::string& name) {
+  return const_cast<Arg&>(static_cast<const Case*>(this)->arg(name));
+}
+
+int64_t Case::size(const std::string& key, int64_t otherwise) const {
+  auto found = keys.find(key);
+  if (found == keys.end()) return otherwise;
+  const std::string& text = found->second;
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    fail(ErrorCode::kInvalidArgument, key, "=", text, " is no number");
+  }
+  return value;
+}
+
+bool Case::runs(Dir dir) const {
+  if (dir == Dir::kBackward && bwd_out.empty()) return false;
+  auto found = keys.find("dir");
+  if (found == keys.end()) return true;
+  return found->second == (dir == Dir::kForward ? "fwd" : "bwd");
+}
+
+std::vector<Case> load_cases(const std::string& folder, Op op) {
+  std::string path = folder + "/" + op_name(op) + ".cases";
+  std::istringstream file(read_file(path));
+  std::vector<Case> cases;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    Case c;
+    c.op = op;
+    std::string word;
+    while (words >> word) {
+      size_t equals = word.find('=');
+      if (equals == std::string::npos) {
+        fail(ErrorCode::kInvalidArgument, path, ":", number, ": '", word, "' is not key=value");
+      }
+      c.keys[word.substr(0, equals)] = word.substr(equals + 1);
+      c.text += (c.text.empty() ? "" : " ") + word;
+    }
+    if (c.keys.empty()) continue;
+    try {
+      build(c, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
+    } catch (const Error& e) {
+      fail(e.code(), path, ":", number, ": ", e.what());
+    }
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+double rounded(double x, DType dtype) {
+  float f = static_cast<float>(x);
+  switch (dtype) {
+    case DType::kF32:
+      return f;
+    case DType::kBF16:
+      return to_float(to_bf16(f));
+    case DType::kF16:
+      return to_float(to_f16(f));
+    case DType::kF64:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
+      break;
+  }
+  return x;
+}
+
+std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {
+  const auto& in_names = dir == Dir::kForward ? c.fwd_in : c.bwd_in;
+  const auto& out_names = dir == Dir::kForward ? c.fwd_out : c.bwd_out;
+  Step step{.op = c.op, .dir = dir, .inputs = {}, .outputs = {}, .attr = c.attr};
+  std::vector<Operand> in, out;
+  for (const std::string& name : in_names) {
+    if (name.empty()) {
+      in.emplace_back();
+      continue;
+    }
+    const Arg& a = c.arg(name);
+    // Kernels do not write to their inputs, so constness is given up only formally.
+    const void* data = a.dtype == DType::kI32 ? static_cast<const void*>(a.ints.data())
+                                              : static_cast<const void*>(a.data.data());
+    in.push_back(operand(a.shape, a.dtype, const_cast<void*>(data)));
+  }
+  std::vector<std::vector<double>> results;
+  results.reserve(out_names.size());
+  for (const std::string& name : out_names) {
+    results.emplace_back();
+    step.outputs.push_back({});
+    if (name.empty()) {
+      out.emplace_back();
+      continue;
+    }
+    const Arg& a = c.arg(name);
+    step.outputs.back().mode = a.mode;
+    results.back() = a.data;
+    if (a.mode == OutMode::kWrite) {
+      results.back().assign(static_cast<size_t>(a.shape.elements()), 0.0);
+    }
+    out.push_back(operand(a.shape, a.dtype, results.back().data()));
+  }
+  reference_kernel(c.op, dir).fn({.step = &step, .in = in, .out = out});
+  return results;
+}
+
+Plan one_step_plan(const Case& c, Dir dir) {
+  Plan plan;
+  Step step{.op = c.op, .dir = dir, .inputs = {}, .outputs = {}, .attr = c.attr};
+  auto add = [&](const std::string& name, Kind kind) -> ValueId {
+    if (name.empty()) return kNone;
+    const Arg& a = c.arg(name);
+    auto id = static_cast<ValueId>(plan.values.size());
+    if (c.gap() == 0 || a.shape.rank() != 2 || a.dtype == DType::kI32) {
+      plan.values.push_back({name, a.shape, a.dtype, kind, id, 0, a.shape.cols()});
+      return id;
+    }
+    int64_t wide = a.shape.cols() + c.gap();
+    plan.values.push_back({name + ".wide", {a.shape.rows(), wide}, a.dtype, kind, id, 0, wide});
+    plan.values.push_back({name, a.shape, a.dtype, kind, id, c.gap() / 2, wide});
+    return id + 1;
+  };
+  const auto& in_names = dir == Dir::kForward ? c.fwd_in : c.bwd_in;
+  const auto& out_names = dir == Dir::kForward ? c.fwd_out : c.bwd_out;
+  for (const std::string& name : in_names) step.inputs.push_back(add(name, Kind::kFeed));
+  for (const std::string& name : out_names) {
+    ValueId id = add(name, Kind::kTemp);
+    step.outputs.push_back({id, id == kNone ? OutMode::kWrite : c.arg(name).mode});
+  }
+  plan.steps.push_back(std::move(step));
+  return plan;
+}
+
+}  // namespace wick::ops

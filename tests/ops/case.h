@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// One case of an op: operands with shapes, dtypes and contents, made from a line of a .cases file.
+//
+// A line is key=value words; "#" starts a comment. Sizes have the letters of plan/op.h (T=5 K=7).
+// Keys that every op understands:
+//   <operand>=bf16   dtype of an operand (default f32)
+//   mode=accumulate  outputs that may accumulate do (default write)
+//   without=dw,lse   absent outputs, and with them the inputs that only they need
+//   gap=5            every matrix is a column range of one that is 5 columns wider
+//   dir=fwd          only that direction (default both)
+//   optional=1       a back end may lack it; other cases must run everywhere
+//   grad=1           small enough for the complex step of each element
+//   bench=1          also for the bench mode
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace wick::ops {
+
+struct Arg {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::kF32;
+  bool differentiable = false;  // a float input that backward makes a gradient of
+  OutMode mode = OutMode::kWrite;
+  int64_t reduction = 1;           // how many terms are summed into an element
+  std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
+  std::vector<int32_t> ints = {};  // of an i32
+};
+
+struct Case {
+  Op op = Op::kAdd;
+  std::string text;  // the line
+  std::map<std::string, std::string> keys;
+  Attr attr;
+  std::vector<Arg> args;
+  std::vector<std::string> fwd_in, fwd_out, bwd_in, bwd_out;  // "" where absent
+
+  const Arg& arg(const std::string& name) const;
+  Arg& arg(const std::string& name);
+  bool has(const std::string& name) const;
+
+  int64_t size(const std::string& key, int64_t otherwise = 0) const;
+  bool flag(const std::string& key) const { return size(key) != 0; }
+  bool runs(Dir dir) const;
+  int64_t gap() const { return size("gap"); }
+};
+
+// All cases of an op. Throws: kNotFound without a file, kInvalidArgument naming file and line.
+std::vector<Case> load_cases(const std::string& folder, Op op);
+
+// Operands, attributes and contents from the keys; `seed` makes the contents.
+void build(Case& c, uint64_t seed);
+
+// The value that `x` becomes in a dtype.
+double rounded(double x, DType dtype);
+
+// Runs one direction on ref<double> and fills in the outputs' contents.
+std::vector<std::vector<double>> run_reference(const Case& c, Dir dir);
+
+// The step of one direction over plain values: inputs feeds, outputs temps; views where c.gap().
+Plan one_step_plan(const Case& c, Dir dir);
+
+}  // namespace wick::ops

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/check.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "ops/guarded.h"
+#include "ops/modes.h"
+#include "ops/tolerance.h"
+
+namespace wick::ops {
+namespace {
+
+constexpr int kThreadCounts[] = {1, 2, 3};
+
+// Whether ref's value of an element is part of the op's meaning.
+bool is_defined(const Case& c, const Arg& arg, size_t i) {
+  return !(c.op == Op::kHead && arg.name == "lse" && c.arg("targets").ints[i] < 0);
+}
+
+// "" or the worst element of an output that is out of tolerance.
+std::string compare(const Case& c, const Arg& arg, const std::vector<double>& got,
+                    const std::vector<double>& want) {
+  double mean = 0;
+  for (double w : want)
+    mean += std::isfinite(w) ? std::abs(w) / static_cast<double>(want.size()) : 0;
+  double limit = tolerance(arg.dtype, arg.reduction), worst = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] == want[i] || !is_defined(c, arg, i)) continue;
+    double scale = std::max(std::abs(want[i]), mean);
+    double error = std::isfinite(want[i]) ? std::abs(got[i] - want[i]) / scale : INFINITY;
+    if (!(error <= worst)) {
+      worst = error;
+      at = i;
+    }
+    if (std::isnan(got[i])) {
+      worst = INFINITY;
+      at = i;
+      break;
+    }
+  }
+  if (worst <= limit) return {};
+  return cat(arg.name, "[", at, "] = ", got[at], ", wanted ", want[at], " (relative error ", worst,
+             ", allowed ", limit, ")");
+}
+
+class Device {
+ public:
+  explicit Device(const std::string& name) : name_(name) {
+    for (int threads : kThreadCounts) {
+      backends_.push_back(open_backend({.device = name, .threads = threads, .cpu_isa = {}}));
+    }
+  }
+
+  // "" or what is wrong. Throws: kUnsupported.
+  std::string check(const Case& c, Dir dir, const std::vector<std::vector<double>>& want) {
+    std::vector<std::vector<std::byte>> bits;
+    for (size_t b = 0; b < backends_.size(); ++b) {
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        GuardedStep step(*backends_[b], c, dir);
+        step.run();
+        std::string wrong = step.damage();
+        if (!wrong.empty()) return wrong;
+        bool first = bits.empty();
+        for (size_t i = 0; i < step.outputs().size(); ++i) {
+          const auto& out = step.outputs()[i];
+          if (first) bits.push_back(out ? out->element_bytes() : std::vector<std::byte>{});
+          if (!out) continue;
+          const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
+          if (first) wrong = compare(c, arg, out->contents(*backends_[b]), want[i]);
+          if (!first && out->element_bytes() != bits[i]) {
+            wrong = cat(arg.name, " has other bits with ", kThreadCounts[b], " threads, run ",
+                        repeat + 1, ", than with 1 thread, run 1");
+          }
+          if (!wrong.empty()) return wrong;
+        }
+      }
+    }
+    return {};
+  }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::vector<std::unique_ptr<Backend>> backends_;
+};
+
+}  // namespace
+
+int check_cases(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
+  int failures = 0, passed = 0, missing = 0;
+  std::vector<Device> opened;
+  for (const std::string& name : devices) opened.emplace_back(name);
+  for (const Case& c : cases) {
+    for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+      if (!c.runs(dir)) continue;
+      auto want = run_reference(c, dir);
+      for (Device& device : opened) {
+        std::string wrong;
+        try {
+          wrong = device.check(c, dir, want);
+        } catch (const Error& e) {
+          if (e.code() == ErrorCode::kUnsupported && c.flag("optional")) {
+            ++missing;
+            continue;
+          }
+          wrong = e.what();
+        }
+        ++(wrong.empty() ? passed : failures);
+        if (!wrong.empty()) {
+          std::printf("FAIL %s %s_%s %s: %s\n", device.name().c_str(), op_name(c.op),
+                      dir == Dir::kForward ? "fwd" : "bwd", c.text.c_str(), wrong.c_str());
+        }
+      }
+    }
+  }
+  std::printf("check: %d passed, %d failed, %d optional cases not supported\n", passed, failures,
+              missing);
+  return failures;
+}
+
+}  // namespace wick::ops

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/guarded.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/half.h"
+
+namespace wick::ops {
+namespace {
+
+constexpr size_t kGuard = 128;  // bytes, before and after; a multiple of the arena's alignment
+constexpr std::byte kPattern{0xff};
+
+// The contents of an operand as a plain array of its dtype.
+std::vector<std::byte> plain_bytes(const Arg& arg) {
+  size_t count = static_cast<size_t>(arg.shape.elements());
+  std::vector<std::byte> bytes(count * dtype_bytes(arg.dtype));
+  auto put = [&](size_t i, auto x) { std::memcpy(bytes.data() + i * sizeof x, &x, sizeof x); };
+  for (size_t i = 0; i < count; ++i) {
+    switch (arg.dtype) {
+      case DType::kF32:
+        put(i, static_cast<float>(arg.data[i]));
+        break;
+      case DType::kBF16:
+        put(i, to_bf16(static_cast<float>(arg.data[i])));
+        break;
+      case DType::kF16:
+        put(i, to_f16(static_cast<float>(arg.data[i])));
+        break;
+      case DType::kI32:
+        put(i, arg.ints[i]);
+        break;
+      case DType::kF64:
+      case DType::kI64:
+      case DType::kU8:
+        fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
+    }
+  }
+  return bytes;
+}
+
+double to_double(const std::byte* at, DType dtype) {
+  auto get = [&](auto x) {
+    std::memcpy(&x, at, sizeof x);
+    return x;
+  };
+  switch (dtype) {
+    case DType::kF32:
+      return get(0.0f);
+    case DType::kBF16:
+      return to_float(get(bf16{}));
+    case DType::kF16:
+      return to_float(get(f16{}));
+    case DType::kI32:
+      return get(int32_t{});
+    case DType::kF64:
+    case DType::kI64:
+    case DType::kU8:
+      break;
+  }
+  fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
+}
+
+}  // namespace
+
+Guarded::Guarded(Backend& backend, const Arg& arg, int64_t gap, bool is_output)
+    : arg_(arg),
+      is_output_(is_output),
+      element_size_(backend.element_bytes(arg.dtype)),
+      memory_(2 * kGuard +
+              static_cast<size_t>(arg.shape.rows() * (arg.shape.cols() + gap)) * element_size_) {
+  if (arg.shape.rank() != 2 || arg.dtype == DType::kI32) gap = 0;
+  std::memset(memory_.data(), static_cast<int>(kPattern), memory_.bytes());
+  first_ = kGuard + static_cast<size_t>(gap / 2) * element_size_;
+  operand_ = {.data = memory_.data() + first_,
+              .rows = arg.shape.rows(),
+              .cols = arg.shape.cols(),
+              .ld = arg.shape.cols() + gap,
+              .dtype = arg.dtype};
+  if (!is_output || arg.mode != OutMode::kWrite) {
+    int64_t count = arg.shape.elements();
+    BufferPtr held = backend.allocate(arg.dtype, count);
+    backend.upload(*held, arg.dtype, 0, count, plain_bytes(arg).data());
+    const std::byte* from = dynamic_cast<HostBuffer&>(*held).data();
+    size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
+    for (int64_t r = 0; r < operand_.rows; ++r) {
+      std::memcpy(memory_.data() + row_offset(r), from + static_cast<size_t>(r) * row_bytes,
+                  row_bytes);
+    }
+  }
+  before_.assign(memory_.data(), memory_.data() + memory_.bytes());
+}
+
+size_t Guarded::row_offset(int64_t row) const {
+  return first_ + static_cast<size_t>(row * operand_.ld) * element_size_;
+}
+
+bool Guarded::intact() const {
+  std::vector<std::byte> expected = before_;
+  if (is_output_) {
+    size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
+    for (int64_t r = 0; r < operand_.rows; ++r) {
+      std::memcpy(expected.data() + row_offset(r), memory_.data() + row_offset(r), row_bytes);
+    }
+  }
+  return std::memcmp(expected.data(), memory_.data(), expected.size()) == 0;
+}
+
+std::vector<std::byte> Guarded::element_bytes() const {
+  std::vector<std::byte> bytes;
+  size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
+  for (int64_t r = 0; r < operand_.rows; ++r) {
+    const std::byte* row = memory_.data() + row_offset(r);
+    bytes.insert(bytes.end(), row, row + row_bytes);
+  }
+  return bytes;
+}
+
+std::vector<double> Guarded::contents(Backend& backend) const {
+  int64_t count = arg_.shape.elements();
+  BufferPtr held = backend.allocate(arg_.dtype, count);
+  std::vector<std::byte> raw = element_bytes();
+  std::memcpy(dynamic_cast<HostBuffer&>(*held).data(), raw.data(), raw.size());
+  size_t size = dtype_bytes(arg_.dtype);
+  std::vector<std::byte> plain(static_cast<size_t>(count) * size);
+  backend.download(*held, arg_.dtype, 0, count, plain.data());
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(to_double(plain.data() + static_cast<size_t>(i) * size, arg_.dtype));
+  }
+  return values;
+}
+
+GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_step_plan(c, dir)) {
+  Selection selection = backend.select(plan_);
+  program_ = backend.compile(plan_, {});
+  auto* host = dynamic_cast<HostProgram*>(program_.get());
+  WICK_CHECK(host != nullptr, "guard bytes need a back end in host memory");
+  auto add = [&](const std::string& name, bool is_output) {
+    auto& list = is_output ? out_ : in_;
+    auto& operands = is_output ? out_operands_ : in_operands_;
+    list.push_back(name.empty()
+                       ? nullptr
+                       : std::make_unique<Guarded>(backend, c.arg(name), c.gap(), is_output));
+    operands.push_back(name.empty() ? Operand{} : list.back()->operand());
+  };
+  for (const auto& name : dir == Dir::kForward ? c.fwd_in : c.bwd_in) add(name, false);
+  for (const auto& name : dir == Dir::kForward ? c.fwd_out : c.bwd_out) add(name, true);
+  const HostProgram::Call& call = host->calls()[0];
+  fn_ = call.fn;
+  args_ = call.args;
+  args_.in = in_operands_;
+  args_.out = out_operands_;
+  scratch_bytes_ = selection.steps[0].scratch;
+  if (scratch_bytes_ > 0) {
+    scratch_.assign(scratch_bytes_ + 3 * kGuard, kPattern);
+    auto address = reinterpret_cast<uintptr_t>(scratch_.data());
+    size_t shift = kGuard + (kArenaAlignment - address % kArenaAlignment) % kArenaAlignment;
+    args_.scratch = scratch_.data() + shift;
+  }
+}
+
+void GuardedStep::run() { fn_(args_); }
+
+std::string GuardedStep::damage() const {
+  for (size_t i = 0; i < in_.size(); ++i) {
+    if (in_[i] && !in_[i]->intact()) return cat("input ", i, " or bytes around it changed");
+  }
+  for (size_t i = 0; i < out_.size(); ++i) {
+    if (out_[i] && !out_[i]->intact()) return cat("bytes around output ", i, " changed");
+  }
+  if (args_.scratch != nullptr) {
+    const auto* begin = scratch_.data();
+    const auto* used = static_cast<const std::byte*>(args_.scratch);
+    for (const std::byte* p = begin; p < begin + scratch_.size(); ++p) {
+      if ((p < used || p >= used + scratch_bytes_) && *p != kPattern) {
+        return "bytes around the scratch changed";
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace wick::ops

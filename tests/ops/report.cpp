@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "base/check.h"
+#include "ops/guarded.h"
+#include "ops/modes.h"
+
+namespace wick::ops {
+namespace {
+
+struct Column {
+  const char* title;
+  DType operands;  // of the weight, or of every float operand
+  bool only_weights;
+};
+constexpr Column kColumns[] = {{"f32", DType::kF32, false},
+                               {"bf16 weights", DType::kBF16, true},
+                               {"f16 weights", DType::kF16, true},
+                               {"bf16", DType::kBF16, false},
+                               {"f16", DType::kF16, false}};
+
+bool is_weight(const std::string& name) { return name == "w" || name == "b" || name == "table"; }
+
+// What stays f32 in every compute type: statistics, losses, tables of angles, the optimizer.
+bool is_always_f32(const Case& c, const std::string& name) {
+  switch (c.op) {
+    case Op::kSegmentSum:
+    case Op::kGradNorm:
+    case Op::kAdamw:
+      return true;
+    case Op::kRope:
+      return name == "table";
+    case Op::kLinear:
+    case Op::kBias:
+      if (name == "dw" || name == "db") return true;
+      break;
+    case Op::kRmsNorm:
+    case Op::kAddRmsNorm:
+      if (name == "rstd" || name == "dw") return true;
+      break;
+    case Op::kAttention:
+      return name == "lse";
+    case Op::kHead:
+      return name == "logp" || name == "dlogp" || name == "lse" || name == "dw";
+    case Op::kEmbed:
+      return name == "dtable";
+    case Op::kGatedAct:
+    case Op::kAdd:
+    case Op::kScale:
+    case Op::kDropout:
+    case Op::kGatherRows:
+    case Op::kCopy:
+      break;
+  }
+  return false;
+}
+
+bool has_weights(const Case& c) {
+  return std::any_of(c.fwd_in.begin(), c.fwd_in.end(), [&](const std::string& name) {
+    return is_weight(name) && !is_always_f32(c, name);
+  });
+}
+
+bool is_supported(const Backend& backend, Case c, Dir dir, const Column& column) {
+  for (Arg& arg : c.args) {
+    if (arg.dtype == DType::kI32 || is_always_f32(c, arg.name)) continue;
+    arg.dtype = is_weight(arg.name) || !column.only_weights ? column.operands : DType::kF32;
+  }
+  try {
+    backend.select(one_step_plan(c, dir));
+    return true;
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kUnsupported) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+void print_support(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
+  for (const std::string& device : devices) {
+    auto backend = open_backend({.device = device, .threads = 1, .cpu_isa = {}});
+    std::printf("\n### %s\n\n| op |", device.c_str());
+    for (const Column& column : kColumns) std::printf(" %s |", column.title);
+    std::printf("\n|---|");
+    for (size_t i = 0; i < std::size(kColumns); ++i) std::printf("---|");
+    std::printf("\n");
+    for (int op = 0; op < kOpCount; ++op) {
+      auto c = std::find_if(cases.begin(), cases.end(),
+                            [&](const Case& x) { return static_cast<int>(x.op) == op; });
+      if (c == cases.end()) continue;
+      for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+        if (!c->runs(dir)) continue;
+        std::printf("| %s_%s |", op_name(c->op), dir == Dir::kForward ? "fwd" : "bwd");
+        for (const Column& column : kColumns) {
+          bool applies = !column.only_weights || has_weights(*c);
+          std::printf(" %s |", !applies                                  ? ""
+                               : is_supported(*backend, *c, dir, column) ? "yes"
+                                                                         : "–");
+        }
+        std::printf("\n");
+      }
+    }
+  }
+}
+
+void bench_cases(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
+  using Clock = std::chrono::steady_clock;
+  for (const std::string& device : devices) {
+    auto backend = open_backend({.device = device, .threads = 0, .cpu_isa = {}});
+    for (const Case& c : cases) {
+      if (!c.flag("bench")) continue;
+      for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+        if (!c.runs(dir)) continue;
+        GuardedStep step(*backend, c, dir);
+        step.run();
+        std::vector<double> ms;
+        double total = 0;
+        while (ms.size() < 5 || (total < 200 && ms.size() < 1000)) {
+          auto start = Clock::now();
+          step.run();
+          ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+          total += ms.back();
+        }
+        std::nth_element(ms.begin(), ms.begin() + static_cast<ptrdiff_t>(ms.size() / 2), ms.end());
+        double median = ms[ms.size() / 2];
+        Plan plan = one_step_plan(c, dir);
+        std::printf("%-4s %s_%s  %.4f ms  %.1f GFLOP/s  %s\n", device.c_str(), op_name(c.op),
+                    dir == Dir::kForward ? "fwd" : "bwd", median, plan_flops(plan) / median / 1e6,
+                    c.text.c_str());
+      }
+    }
+  }
+}
+
+}  // namespace wick::ops

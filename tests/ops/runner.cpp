@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// ops_runner check|grad|support|bench [--op NAME] [--device NAME]
+// Runs the case files beside this source. Fails where an op has no case file.
+#include <cstdio>
+#include <cstring>
+
+#include "backend/backend.h"
+#include "base/check.h"
+#include "ops/modes.h"
+
+namespace wick::ops {
+namespace {
+
+int run(const std::string& mode, const std::string& only_op, std::vector<std::string> devices) {
+  std::vector<Case> cases;
+  for (int i = 0; i < kOpCount; ++i) {
+    Op op = static_cast<Op>(i);
+    if (!only_op.empty() && only_op != op_name(op)) continue;
+    std::vector<Case> loaded = load_cases(WICK_SOURCE_DIR "/tests/ops", op);
+    if (loaded.empty()) fail(ErrorCode::kNotFound, op_name(op), ".cases has no case");
+    cases.insert(cases.end(), loaded.begin(), loaded.end());
+  }
+  if (cases.empty()) fail(ErrorCode::kInvalidArgument, "no op is called ", only_op);
+  if (mode == "check") return check_cases(cases, devices);
+  if (mode == "grad") return check_gradients(cases);
+  if (mode == "support") return print_support(cases, devices), 0;
+  if (mode == "bench") return bench_cases(cases, devices), 0;
+  fail(ErrorCode::kInvalidArgument, "unknown mode ", mode, "; use check, grad, support or bench");
+}
+
+}  // namespace
+}  // namespace wick::ops
+
+int main(int argc, char** argv) {
+  try {
+    std::string mode = argc > 1 ? argv[1] : "check", op;
+    std::vector<std::string> devices = wick::backend_names();
+    for (int i = 2; i + 1 < argc; i += 2) {
+      if (std::strcmp(argv[i], "--op") == 0) op = argv[i + 1];
+      if (std::strcmp(argv[i], "--device") == 0) devices = {argv[i + 1]};
+    }
+    return wick::ops::run(mode, op, devices) == 0 ? 0 : 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "ops_runner: %s\n", e.what());
+    return 1;
+  }
+}

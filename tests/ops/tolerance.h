@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of tolerances: how far a back end may be from ref<double> in the same operands,
+// relative to the larger of the element and the mean magnitude of its value.
+#pragma once
+
+#include <cmath>
+
+#include "base/dtype.h"
+
+namespace wick::ops {
+
+// `reduction` is the number of terms summed into one element. Rounding errors of a sum grow like a
+// random walk; the constants leave a few steps of room for functions (exp, rsqrt).
+inline double tolerance(DType dtype, int64_t reduction) {
+  constexpr double kF32 = 0x1p-24, kF16 = 0x1p-11, kBF16 = 0x1p-8;
+  double sum = kF32 * (16 + 8 * std::sqrt(static_cast<double>(reduction)));
+  switch (dtype) {
+    case DType::kF32:
+      return sum;
+    case DType::kF16:
+      return sum + 1.01 * kF16;
+    case DType::kBF16:
+      return sum + 1.01 * kBF16;
+    case DType::kF64:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
+      break;
+  }
+  return 0;
+}
+
+// Reverse rules against complex step, relative to the largest derivative of the operand.
+constexpr double kGradTolerance = 1e-10;
+
+}  // namespace wick::ops
