@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/packing.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/rng.h"
+
+namespace wick {
+namespace {
+
+constexpr int64_t kTokenStep = 16;
+// Starting a pack reads all weights once, which costs about as much as this many tokens.
+constexpr int64_t kPackCost = 64;
+// A longer epoch is judged by its first updates.
+constexpr int64_t kSimulatedUpdates = 1024;
+// Streams of the seed; the numbers are arbitrary and must stay as they are.
+constexpr uint64_t kShuffleStream = 0x6f72646572;
+constexpr uint64_t kTokenStream = 0x746f6b656e;
+
+int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// For each size its bin, bins counted from 0 in the order of their first row.
+std::vector<size_t> best_fit_decreasing(const std::vector<PackLimits>& sizes,
+                                        const PackLimits& limits) {
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sizes[a].tokens > sizes[b].tokens; });
+
+  std::vector<size_t> bin_of(sizes.size());
+  std::vector<int64_t> targets_left;
+  std::set<std::pair<int64_t, size_t>> by_tokens_left;
+  for (size_t row : order) {
+    const PackLimits& size = sizes[row];
+    auto it = by_tokens_left.lower_bound({size.tokens, 0});
+    while (it != by_tokens_left.end() && targets_left[it->second] < size.targets) ++it;
+    int64_t tokens_left = limits.tokens;
+    size_t bin = targets_left.size();
+    if (it != by_tokens_left.end()) {
+      tokens_left = it->first;
+      bin = it->second;
+      by_tokens_left.erase(it);
+    } else {
+      targets_left.push_back(limits.targets);
+    }
+    targets_left[bin] -= size.targets;
+    by_tokens_left.insert({tokens_left - size.tokens, bin});
+    bin_of[row] = bin;
+  }
+  return bin_of;
+}
+
+class PackWriter {
+ public:
+  PackWriter(const Dataset& dataset, const PackLimits& limits, uint64_t key)
+      : dataset_(dataset), limits_(limits), key_(key) {}
+
+  Pack empty() const {
+    auto tokens = static_cast<size_t>(limits_.tokens);
+    auto targets = static_cast<size_t>(limits_.targets);
+    Pack pack;
+    pack.ids.assign(tokens, 0);
+    pack.positions.assign(tokens, 0);
+    pack.begin.resize(tokens);
+    pack.end.resize(tokens);
+    for (size_t t = 0; t < tokens; ++t) {
+      pack.begin[t] = static_cast<int32_t>(t);
+      pack.end[t] = static_cast<int32_t>(t + 1);
+    }
+    pack.keys.assign(2 * tokens, 0);
+    pack.rows.assign(targets, -1);
+    pack.targets.assign(targets, -1);
+    pack.segment.assign(targets, -1);
+    return pack;
+  }
+
+  void append(Pack& pack, int64_t row) const {
+    const Example& example = dataset_[row];
+    int64_t length = row_size(example).tokens;
+    int64_t start = pack.used_tokens;
+    uint64_t row_key = mix_key(key_, static_cast<uint64_t>(row));
+    for (int64_t i = 0; i < length; ++i) {
+      auto t = static_cast<size_t>(start + i);
+      pack.ids[t] = example.ids[static_cast<size_t>(i)];
+      pack.positions[t] = static_cast<int32_t>(i);
+      pack.begin[t] = static_cast<int32_t>(start);
+      uint64_t key = mix_key(row_key, static_cast<uint64_t>(i));
+      pack.keys[2 * t] = static_cast<int32_t>(static_cast<uint32_t>(key));
+      pack.keys[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
+      if (example.trained[static_cast<size_t>(i + 1)] != 0) {
+        auto m = static_cast<size_t>(pack.used_targets++);
+        pack.rows[m] = static_cast<int32_t>(t);
+        pack.targets[m] = example.ids[static_cast<size_t>(i + 1)];
+        pack.segment[m] = static_cast<int32_t>(pack.examples.size());
+      }
+    }
+    pack.used_tokens += length;
+    pack.examples.push_back(row);
+  }
+
+ private:
+  const Dataset& dataset_;
+  PackLimits limits_;
+  uint64_t key_;
+};
+
+}  // namespace
+
+PackLimits row_size(const Example& example) {
+  PackLimits size;
+  for (size_t i = 1; i < example.trained.size(); ++i) {
+    if (example.trained[i] == 0) continue;
+    size.tokens = static_cast<int64_t>(i);
+    ++size.targets;
+  }
+  return size;
+}
+
+std::vector<Pack> pack_rows(const Dataset& dataset, std::span<const int64_t> row_indices,
+                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing) {
+  WICK_CHECK(limits.tokens <= std::numeric_limits<int32_t>::max(), limits.tokens, " slots");
+  std::vector<PackLimits> sizes;
+  sizes.reserve(row_indices.size());
+  for (int64_t row : row_indices) {
+    WICK_CHECK(row >= 0 && row < dataset.size(), "row ", row, " of ", dataset.size());
+    PackLimits size = row_size(dataset[row]);
+    if (size.tokens > limits.tokens || size.targets > limits.targets)
+      fail(ErrorCode::kInvalidArgument, dataset.file(), ":", dataset[row].line, ": the row needs ",
+           size.tokens, " token slots and ", size.targets, " targets, and the plan has ",
+           limits.tokens, " and ", limits.targets);
+    sizes.push_back(size);
+  }
+
+  std::vector<size_t> bin_of(sizes.size());
+  if (packing) {
+    bin_of = best_fit_decreasing(sizes, limits);
+  } else {
+    std::iota(bin_of.begin(), bin_of.end(), size_t{0});
+  }
+  PackWriter writer(dataset, limits,
+                    mix_key(mix_key(seed, kTokenStream), static_cast<uint64_t>(epoch)));
+  std::vector<Pack> packs;
+  for (size_t i = 0; i < bin_of.size(); ++i) {
+    while (packs.size() <= bin_of[i]) packs.push_back(writer.empty());
+    writer.append(packs[bin_of[i]], row_indices[i]);
+  }
+  return packs;
+}
+
+Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : rows_(rows), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
+  if (rows <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
+  if (batch_rows <= 0)
+    fail(ErrorCode::kInvalidArgument, "an update of ", batch_rows, " rows; wanted is at least 1");
+}
+
+int64_t Order::updates_per_epoch() const {
+  return rows_ / batch_rows_ + (rows_ % batch_rows_ != 0 ? 1 : 0);
+}
+
+std::vector<int64_t> Order::update(int64_t index) const {
+  WICK_CHECK(index >= 0, "update ", index);
+  int64_t epoch = epoch_of(index);
+  if (permutation_epoch_ != epoch) {
+    permutation_.resize(static_cast<size_t>(rows_));
+    std::iota(permutation_.begin(), permutation_.end(), int64_t{0});
+    if (shuffle_) {
+      Rng rng(mix_key(mix_key(seed_, kShuffleStream), static_cast<uint64_t>(epoch)));
+      for (size_t i = permutation_.size(); i > 1; --i)
+        std::swap(permutation_[i - 1], permutation_[rng.below(i)]);
+    }
+    permutation_epoch_ = epoch;
+  }
+  int64_t first = (index % updates_per_epoch()) * batch_rows_;
+  int64_t last = first + std::min(batch_rows_, rows_ - first);
+  return {permutation_.begin() + first, permutation_.begin() + last};
+}
+
+PackLimits smallest_limits(const Dataset& dataset) {
+  PackLimits least;
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    PackLimits size = row_size(dataset[i]);
+    least.tokens = std::max(least.tokens, size.tokens);
+    least.targets = std::max(least.targets, size.targets);
+  }
+  least.tokens = round_up(least.tokens, kTokenStep);
+  return least;
+}
+
+PackLimits choose_limits(const Dataset& dataset, const Order& order, int64_t max_tokens) {
+  PackLimits least = smallest_limits(dataset);
+  std::vector<std::vector<PackLimits>> updates;
+  int64_t largest_update = 0;
+  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+    int64_t total = 0;
+    auto& sizes = updates.emplace_back();
+    for (int64_t row : order.update(u)) {
+      sizes.push_back(row_size(dataset[row]));
+      total += sizes.back().tokens;
+    }
+    largest_update = std::max(largest_update, total);
+  }
+
+  int64_t most =
+      std::min(round_up(largest_update, kTokenStep), max_tokens / kTokenStep * kTokenStep);
+  std::vector<int64_t> candidates = {least.tokens};
+  for (int64_t quarters = 5; quarters * least.tokens / 4 < most; quarters += (quarters + 3) / 4)
+    candidates.push_back(round_up(quarters * least.tokens / 4, kTokenStep));
+  if (most > least.tokens) candidates.push_back(most);
+
+  PackLimits best;
+  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  for (int64_t tokens : candidates) {
+    int64_t packs = 0;
+    int64_t targets = least.targets;
+    for (const auto& sizes : updates) {
+      std::vector<size_t> bin_of =
+          best_fit_decreasing(sizes, {tokens, std::numeric_limits<int64_t>::max()});
+      std::vector<int64_t> used(sizes.size(), 0);
+      for (size_t i = 0; i < sizes.size(); ++i) used[bin_of[i]] += sizes[i].targets;
+      packs += 1 + static_cast<int64_t>(*std::max_element(bin_of.begin(), bin_of.end()));
+      targets = std::max(targets, *std::max_element(used.begin(), used.end()));
+    }
+    int64_t cost = packs * (tokens + targets + kPackCost);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = {tokens, targets};
+    }
+  }
+  return best;
+}
+
+}  // namespace wick

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// From rows to updates (Order) and from the rows of an update to micro-batches (Pack).
+//
+// An update is defined by its rows alone. Packing is only how it is executed: rows are laid one
+// after the other into T slots, each its own segment, and never split. A row takes no slot for what
+// cannot change its loss: its last trained token is only predicted, never read, and nothing after
+// it matters to causal attention.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace wick {
+
+// The static bounds of a plan: T token slots and M predicted tokens.
+struct PackLimits {
+  int64_t tokens = 0;
+  int64_t targets = 0;
+  bool operator==(const PackLimits&) const = default;
+};
+
+// What one row takes of them.
+PackLimits row_size(const Example& example);
+
+// The feeds of one micro-batch; all vectors are as long as the limits say, whatever is used of
+// them.
+struct Pack {
+  // [T]. Slot t attends to [begin[t], end[t]): end[t] = t + 1 and begin never decreases, which is
+  // what attention's causal_self asks for. An unused slot is a segment of its own: id 0, position
+  // 0, begin[t] = t.
+  std::vector<int32_t> ids, positions, begin, end;
+  // [T, 2]: low and high word of a key made of (seed, epoch, row, position), for dropout. 0 where
+  // unused.
+  std::vector<int32_t> keys;
+  // [M]: the slot whose next token is predicted, that token, and the index of its row in
+  // `examples`; all -1 beyond used_targets. Slots ascend.
+  std::vector<int32_t> rows, targets, segment;
+  std::vector<int64_t> examples;  // indices into the data set
+  int64_t used_tokens = 0, used_targets = 0;
+};
+
+// Best-fit decreasing: the longest row first, each into the pack that it fills best. Depends on the
+// arguments alone. Without `packing` each row has a pack of its own.
+// Throws: kInvalidArgument, naming file and line, for a row that the limits cannot hold.
+std::vector<Pack> pack_rows(const Dataset& dataset, std::span<const int64_t> row_indices,
+                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing);
+
+// Which rows form which update. Every epoch has every row exactly once, in an order that depends on
+// (seed, epoch) alone; its last update has the rows that remain. Not for several threads at once:
+// it remembers the order of one epoch.
+class Order {
+ public:
+  // `batch_rows` counts all rows of an update, over all its micro-batches.
+  // Throws: kInvalidArgument unless rows and batch_rows are positive.
+  Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle);
+
+  std::vector<int64_t> update(int64_t index) const;
+  int64_t updates_per_epoch() const;
+  int64_t epoch_of(int64_t update) const { return update / updates_per_epoch(); }
+
+ private:
+  int64_t rows_, batch_rows_;
+  uint64_t seed_;
+  bool shuffle_;
+  mutable std::vector<int64_t> permutation_;
+  mutable int64_t permutation_epoch_ = -1;
+};
+
+// The least limits that hold every row of the data set: those for runs without packing. T is a
+// multiple of 16.
+PackLimits smallest_limits(const Dataset& dataset);
+
+// The limits under which the first epoch wastes least: packs times (T + M + a fixed cost of
+// starting one), over a few T between the longest row's and max_tokens. T is a multiple of 16, and
+// is above max_tokens only where a single row is.
+PackLimits choose_limits(const Dataset& dataset, const Order& order, int64_t max_tokens);
+
+}  // namespace wick

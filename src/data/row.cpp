@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/row.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace wick {
+namespace {
+
+Json* member(Json& object, std::string_view key) {
+  return const_cast<Json*>(find_member(object, key));
+}
+
+std::string quoted_keys(const Json& row) {
+  constexpr size_t kShown = 12;
+  std::string list;
+  size_t n = 0;
+  for (const auto& item : row.items()) {
+    if (++n > kShown) break;
+    list += cat(list.empty() ? "" : ", ", '"', item.key(), '"');
+  }
+  if (row.size() > kShown) list += cat(" and ", row.size() - kShown, " more");
+  return list;
+}
+
+const std::string& want_string(const Json& value, std::string_view key) {
+  if (!value.is_string())
+    fail(ErrorCode::kCorruptFile, '"', key, "\" is ", json_kind(value), ", expected a string");
+  return value.get_ref<const std::string&>();
+}
+
+// Arguments as a string that holds an object become that object.
+void open_arguments(Json& call) {
+  Json* function = member(call, "function");
+  Json& holder = function != nullptr ? *function : call;
+  Json* arguments = member(holder, "arguments");
+  if (arguments == nullptr || !arguments->is_string()) return;
+  try {
+    Json parsed = parse_json(arguments->get_ref<const std::string&>(), "arguments");
+    if (parsed.is_object()) *arguments = std::move(parsed);
+  } catch (const Error&) {
+    // Not JSON: some templates take free text here.
+  }
+}
+
+void check_message(Json& message, size_t index, std::string_view key) {
+  auto where = [&] { return cat(key, "[", index, "]"); };
+  if (!message.is_object())
+    fail(ErrorCode::kCorruptFile, where(), " is ", json_kind(message),
+         ", expected an object with \"role\" and \"content\"");
+  const Json* role = find_member(message, "role");
+  if (role == nullptr)
+    fail(ErrorCode::kCorruptFile, where(), " has no \"role\"; it has ", quoted_keys(message));
+  if (!role->is_string())
+    fail(ErrorCode::kCorruptFile, where(), ".role is ", json_kind(*role), ", expected a string");
+  const Json* content = find_member(message, "content");
+  if (content != nullptr && !content->is_string() && !content->is_array() && !content->is_object())
+    fail(ErrorCode::kCorruptFile, where(), ".content is ", json_kind(*content),
+         ", expected a string");
+  Json* calls = member(message, "tool_calls");
+  if (calls != nullptr) {
+    if (!calls->is_array())
+      fail(ErrorCode::kCorruptFile, where(), ".tool_calls is ", json_kind(*calls),
+           ", expected an array");
+    for (Json& call : *calls) {
+      if (!call.is_object())
+        fail(ErrorCode::kCorruptFile, where(), ".tool_calls has ", json_kind(call),
+             ", expected objects");
+      open_arguments(call);
+    }
+  }
+  bool has_calls = calls != nullptr && !calls->empty();
+  if (content == nullptr && !has_calls)
+    fail(ErrorCode::kCorruptFile, where(), " has no \"content\"",
+         *role == "assistant" ? " and no \"tool_calls\"" : "");
+}
+
+void check_messages(Json& messages, std::string_view key) {
+  if (!messages.is_array())
+    fail(ErrorCode::kCorruptFile, '"', key, "\" is ", json_kind(messages),
+         ", expected an array of messages");
+  if (messages.empty()) fail(ErrorCode::kCorruptFile, '"', key, "\" is an empty array");
+  for (size_t i = 0; i < messages.size(); ++i) check_message(messages[i], i, key);
+}
+
+Json read_tools(Json& row) {
+  Json* tools = member(row, "tools");
+  if (tools == nullptr) return nullptr;
+  // Table formats cannot hold differing schemas, so exported rows often carry them as a string.
+  if (tools->is_string()) *tools = parse_json(tools->get_ref<const std::string&>(), "\"tools\"");
+  if (tools->is_null()) return nullptr;
+  if (!tools->is_array())
+    fail(ErrorCode::kCorruptFile, "\"tools\" is ", json_kind(*tools), ", expected an array");
+  if (tools->empty()) return nullptr;
+  return std::move(*tools);
+}
+
+Json message_of(const char* role, std::string content) {
+  Json message = Json::object();
+  message["role"] = role;
+  message["content"] = std::move(content);
+  return message;
+}
+
+bool only_white_space(std::string_view text, size_t begin, size_t end) {
+  return begin >= end ||
+         text.substr(begin, end - begin).find_first_not_of(" \t\n\v\f\r") == std::string::npos;
+}
+
+// Indices of a run of tokens.
+struct TokenRun {
+  size_t first = 0, last = 0;  // [first, last)
+};
+
+// The tokens that have a byte in common with [begin, end).
+// Requires: no token is empty.
+TokenRun tokens_of(const std::vector<Token>& tokens, size_t begin, size_t end) {
+  auto first = std::partition_point(tokens.begin(), tokens.end(),
+                                    [&](const Token& t) { return t.end <= begin; });
+  auto last =
+      std::partition_point(first, tokens.end(), [&](const Token& t) { return t.begin < end; });
+  return {static_cast<size_t>(first - tokens.begin()), static_cast<size_t>(last - tokens.begin())};
+}
+
+Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
+  Example example;
+  example.format = format;
+  example.ids.reserve(tokens.size());
+  for (const Token& t : tokens) example.ids.push_back(t.id);
+  example.trained.assign(tokens.size(), 0);
+  example.full_length = static_cast<int64_t>(tokens.size());
+  example.tokens = std::move(tokens);
+  return example;
+}
+
+void train_all(Example& example) {
+  std::fill(example.trained.begin(), example.trained.end(), uint8_t{1});
+}
+
+}  // namespace
+
+RowEncoder::RowEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                       const DataOptions& options)
+    : tokenizer_(tokenizer), template_(chat_template), options_(options) {
+  if (options.max_seq_length < 2)
+    fail(ErrorCode::kInvalidArgument, "max_seq_length is ", options.max_seq_length,
+         ", expected at least 2: one token to read and one to predict");
+  if (!options.chat_template_config.is_null() && !options.chat_template_config.is_object())
+    fail(ErrorCode::kInvalidArgument, "chat_template_config is ",
+         json_kind(options.chat_template_config), ", expected an object");
+}
+
+bool RowEncoder::is_stop(int32_t id) const {
+  return tokenizer_.is_special(id) || tokenizer_.eos_id() == id;
+}
+
+Example RowEncoder::encode(Json&& row, std::vector<DataIssue>& issues) const {
+  RowContent content = read(std::move(row));
+  Example example =
+      content.is_chat ? encode_chat(std::move(content), issues) : encode_text(content, issues);
+  if (!example.trained.empty()) example.trained[0] = 0;
+  return example;
+}
+
+void RowEncoder::refuse_keys(const Json& row) const {
+  const std::string wanted[] = {options_.text_key, options_.prompt_key, options_.completion_key,
+                                options_.messages_key};
+  std::string hint;
+  for (const auto& item : row.items()) {
+    std::string near = nearest_name(item.key(), wanted);
+    if (!near.empty() && near != item.key()) {
+      hint = cat("; did you mean \"", near, "\" by \"", item.key(), "\"?");
+      break;
+    }
+  }
+  fail(ErrorCode::kCorruptFile,
+       row.empty() ? "the row is an empty object" : cat("the row has ", quoted_keys(row)),
+       "; wanted are \"", options_.text_key, "\", or \"", options_.prompt_key, "\" and \"",
+       options_.completion_key, "\", or \"", options_.messages_key, '"', hint);
+}
+
+RowContent RowEncoder::read(Json&& row) const {
+  if (!row.is_object())
+    fail(ErrorCode::kCorruptFile, "the row is ", json_kind(row), ", expected an object");
+  Json* prompt = member(row, options_.prompt_key);
+  Json* completion = member(row, options_.completion_key);
+  Json* messages = member(row, options_.messages_key);
+  Json* text = member(row, options_.text_key);
+
+  RowContent content;
+  if (prompt != nullptr && completion != nullptr) {
+    content.format = RowFormat::kCompletions;
+    read_completions(*prompt, *completion, content);
+    if (content.is_chat) content.tools = read_tools(row);
+  } else if (messages != nullptr) {
+    content.format = RowFormat::kChat;
+    check_messages(*messages, options_.messages_key);
+    if (template_ == nullptr)
+      fail(ErrorCode::kInvalidArgument, "a row of \"", options_.messages_key,
+           "\" needs a chat template and the model has none; use a model with one, or rows of \"",
+           options_.prompt_key, "\" and \"", options_.completion_key, '"');
+    content.is_chat = true;
+    content.messages = std::move(*messages);
+    content.tools = read_tools(row);
+  } else if (text != nullptr) {
+    content.text = want_string(*text, options_.text_key);
+  } else {
+    refuse_keys(row);
+  }
+  if (content.is_chat) add_system_prompt(content);
+  return content;
+}
+
+void RowEncoder::read_completions(Json& prompt, Json& completion, RowContent& content) const {
+  bool lists = prompt.is_array() || completion.is_array();
+  if (template_ == nullptr) {
+    if (lists)
+      fail(ErrorCode::kInvalidArgument, '"', options_.prompt_key, "\" or \"",
+           options_.completion_key,
+           "\" is a list of messages, which needs a chat template, and the model has none");
+    if (!options_.system_prompt.empty())
+      fail(ErrorCode::kInvalidArgument,
+           "a system prompt needs a chat template, and the model has none");
+    content.text = want_string(prompt, options_.prompt_key);
+    content.trained_from = content.text.size();
+    content.text += want_string(completion, options_.completion_key);
+    return;
+  }
+  content.is_chat = true;
+  if (prompt.is_array()) {
+    check_messages(prompt, options_.prompt_key);
+    content.messages = std::move(prompt);
+  } else {
+    content.messages = Json::array({message_of("user", want_string(prompt, options_.prompt_key))});
+  }
+  content.first_trained_message = content.messages.size();
+  if (completion.is_array()) {
+    check_messages(completion, options_.completion_key);
+    for (Json& message : completion) content.messages.push_back(std::move(message));
+  } else {
+    content.messages.push_back(
+        message_of("assistant", want_string(completion, options_.completion_key)));
+  }
+}
+
+void RowEncoder::add_system_prompt(RowContent& content) const {
+  if (options_.system_prompt.empty()) return;
+  for (const Json& message : content.messages) {
+    const std::string& role = message.at("role").get_ref<const std::string&>();
+    if (role == "system" || role == "developer") return;
+  }
+  content.messages.insert(content.messages.begin(), message_of("system", options_.system_prompt));
+  ++content.first_trained_message;
+}
+
+Example RowEncoder::encode_text(const RowContent& content, std::vector<DataIssue>& issues) const {
+  std::vector<Token> tokens = tokenizer_.encode(content.text, true);
+  auto size = static_cast<uint32_t>(content.text.size());
+  std::optional<int32_t> eos = tokenizer_.eos_id();
+  if (eos && (tokens.empty() || tokens.back().id != *eos)) tokens.push_back({*eos, size, size});
+
+  Example example = from_tokens(std::move(tokens), content.format);
+  if (content.format == RowFormat::kText || !options_.mask_prompt) {
+    train_all(example);
+  } else {
+    for (size_t i = 0; i < example.tokens.size(); ++i) {
+      const Token& t = example.tokens[i];
+      example.trained[i] = t.begin < t.end && t.end > content.trained_from;
+    }
+    if (eos) example.trained.back() = 1;
+  }
+  if (!eos)
+    issues.push_back({DataIssueKind::kNoStopToken, "", 0,
+                      "the tokenizer names no eos token, so the row ends without one"});
+  if (options_.keep_text) example.text = content.text;
+  return example;
+}
+
+Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const {
+  TemplateInput input;
+  input.messages = std::move(content.messages);
+  input.tools = std::move(content.tools);
+  input.extra = options_.chat_template_config;
+  input.bos_token = tokenizer_.bos();
+  input.eos_token = tokenizer_.eos();
+  input.date = options_.date;
+  RenderedChat chat = template_->render(input);
+  Example example = from_tokens(tokenizer_.encode(chat.text, false), content.format);
+  if (options_.keep_text) example.text = chat.text;
+  if (!options_.mask_prompt) {
+    train_all(example);
+    return example;
+  }
+
+  std::vector<AssistantSpan> spans = assistant_spans(*template_, input);
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const AssistantSpan& span = spans[s];
+    if (span.message_index < content.first_trained_message) continue;
+    auto [first, last] = tokens_of(example.tokens, span.begin, span.end);
+    bool turn_ends = s + 1 == spans.size() || spans[s + 1].message_index != span.message_index;
+    if (turn_ends) {
+      std::optional<size_t> stop = stop_of_turn(chat, example.tokens, span, first, last);
+      if (!stop)
+        issues.push_back(
+            {DataIssueKind::kNoStopToken, "", 0,
+             cat("the chat template writes no stop token (a special token) after messages[",
+                 span.message_index, "], so the model does not learn to end that turn")});
+      else
+        last = *stop + 1;
+    }
+    std::fill(example.trained.begin() + static_cast<std::ptrdiff_t>(first),
+              example.trained.begin() + static_cast<std::ptrdiff_t>(last), uint8_t{1});
+  }
+  return example;
+}
+
+std::optional<size_t> RowEncoder::stop_of_turn(const RenderedChat& chat,
+                                               const std::vector<Token>& tokens,
+                                               const AssistantSpan& span, size_t first,
+                                               size_t last) const {
+  size_t i = last;
+  while (i > first && !is_stop(tokens[i - 1].id)) --i;
+  if (i > first && only_white_space(chat.text, tokens[i - 1].end, span.end)) return i - 1;
+  // A {% generation %} block may end before the stop token. What follows it is this turn's only
+  // while the template is handling the message, lest the header of the next one is taken for it.
+  if (last < tokens.size() && is_stop(tokens[last].id) && tokens[last].begin == span.end &&
+      span.message_index < chat.messages.size() &&
+      tokens[last].end <= chat.messages[span.message_index].end)
+    return last;
+  return std::nullopt;
+}
+
+}  // namespace wick
