@@ -21,7 +21,9 @@ constexpr Column kColumns[] = {{"f32", DType::kF32, false},
                                {"bf16", DType::kBF16, false},
                                {"f16", DType::kF16, false}};
 
-bool is_weight(const std::string& name) { return name == "w" || name == "b" || name == "table"; }
+bool is_weight(const Case& c, const std::string& name) {
+  return name == "w" || name == "table" || (name == "b" && c.op != Op::kAdd);
+}
 
 // What stays f32 in every compute type: statistics, losses, tables of angles, the optimizer.
 bool is_always_f32(const Case& c, const std::string& name) {
@@ -57,16 +59,20 @@ bool is_always_f32(const Case& c, const std::string& name) {
   return false;
 }
 
-bool has_weights(const Case& c) {
-  return std::any_of(c.fwd_in.begin(), c.fwd_in.end(), [&](const std::string& name) {
-    return is_weight(name) && !is_always_f32(c, name);
+// Whether a column says something about a direction of the op beyond the f32 one.
+bool applies(const Case& c, Dir dir, const Column& column) {
+  if (column.operands == DType::kF32) return true;
+  const auto& names = dir == Dir::kForward ? c.fwd_in : c.bwd_in;
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    if (name.empty() || c.arg(name).dtype == DType::kI32 || is_always_f32(c, name)) return false;
+    return !column.only_weights || is_weight(c, name);
   });
 }
 
 bool is_supported(const Backend& backend, Case c, Dir dir, const Column& column) {
   for (Arg& arg : c.args) {
     if (arg.dtype == DType::kI32 || is_always_f32(c, arg.name)) continue;
-    arg.dtype = is_weight(arg.name) || !column.only_weights ? column.operands : DType::kF32;
+    arg.dtype = is_weight(c, arg.name) || !column.only_weights ? column.operands : DType::kF32;
   }
   try {
     backend.select(one_step_plan(c, dir));
@@ -95,10 +101,10 @@ void print_support(const std::vector<Case>& cases, const std::vector<std::string
         if (!c->runs(dir)) continue;
         std::printf("| %s_%s |", op_name(c->op), dir == Dir::kForward ? "fwd" : "bwd");
         for (const Column& column : kColumns) {
-          bool applies = !column.only_weights || has_weights(*c);
-          std::printf(" %s |", !applies                                  ? ""
-                               : is_supported(*backend, *c, dir, column) ? "yes"
-                                                                         : "–");
+          const char* mark = "";
+          if (applies(*c, dir, column))
+            mark = is_supported(*backend, *c, dir, column) ? "yes" : "–";
+          std::printf(" %s |", mark);
         }
         std::printf("\n");
       }

@@ -31,7 +31,7 @@ class RefBackend final : public Backend {
                 void* data) const override;
   Selection select(const Plan& plan) const override;
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
-                                   BufferPtr arena) override;
+                                   BufferPtr arena = nullptr) override;
 
   // The elements of a float buffer, for tests that need more than upload() can say.
   static S* elements(const Buffer& buffer);
