@@ -1,6 +1,8 @@
 # wick_layer(NAME folder SOURCES … [LIBS …]): one static library per folder of src/, linked to the
 # folders of its line in src/deps.txt, so that a wrong include fails to link as well as to check.
 # wick_test(NAME target SOURCES … [LIBS …] [LABELS …]): a GoogleTest binary.
+# wick_fuzzer(NAME target SOURCES … [LIBS …] [SEEDS folder …]): a libFuzzer binary with a short run
+# as its test (label fuzz); only when WICK_FUZZ is on, which instruments every layer.
 
 find_program(WICK_CCACHE ccache)
 if(WICK_CCACHE)
@@ -21,6 +23,16 @@ if(WICK_SANITIZE)
   target_compile_options(wick_flags INTERFACE -fsanitize=${WICK_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all -g1)
   target_link_options(wick_flags INTERFACE -fsanitize=${WICK_SANITIZE})
+endif()
+
+if(WICK_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WICK_FUZZ needs clang: cmake --preset fuzz")
+  endif()
+  target_compile_options(wick_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined
+    -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(wick_flags INTERFACE -fsanitize=address,undefined)
+  add_custom_target(fuzzers)
 endif()
 
 find_package(Threads REQUIRED)
@@ -59,4 +71,22 @@ function(wick_test)
     set(A_LABELS fast)
   endif()
   set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}")
+endfunction()
+
+function(wick_fuzzer)
+  if(NOT WICK_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "NAME" "SOURCES;LIBS;SEEDS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_link_libraries(${A_NAME} PRIVATE wick_flags ${A_LIBS})
+  target_link_options(${A_NAME} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${A_NAME})
+  # What a run finds new lands in the first folder and starts the next run.
+  set(corpus ${CMAKE_BINARY_DIR}/fuzz_corpus/${A_NAME})
+  file(MAKE_DIRECTORY ${corpus})
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME} -runs=20000 -max_total_time=10 -timeout=10
+    -rss_limit_mb=2048 -max_len=4096 -seed=1 -print_final_stats=1
+    -artifact_prefix=${CMAKE_BINARY_DIR}/${A_NAME}- ${corpus} ${A_SEEDS})
+  set_tests_properties(${A_NAME} PROPERTIES LABELS fuzz)
 endfunction()
