@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/json.h"
 
-#include <algorithm>
 #include <cmath>
-#include <unordered_map>
-#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -13,113 +10,10 @@ namespace wick {
 
 namespace {
 
-std::string position_in(std::string_view text, size_t offset, int64_t first_line) {
-  offset = std::min(offset, text.size());
-  std::string_view before = text.substr(0, offset);
-  int64_t line = first_line + std::count(before.begin(), before.end(), '\n');
-  size_t start = before.rfind('\n');
-  size_t column = start == std::string_view::npos ? offset + 1 : offset - start;
-  return cat(line, ":", column);
-}
-
-// Of the library's "[json.exception…] parse error at line 1, column 2: syntax error while …" only
-// the part after the position: the position is ours.
 std::string bare_message(std::string message) {
-  size_t cut = message.find("column ");
-  if (cut != std::string::npos) cut = message.find(": ", cut);
-  if (cut == std::string::npos) cut = message.find("] ");
+  size_t cut = message.find("] ");
   return cut == std::string::npos ? message : message.substr(cut + 2);
 }
-
-// Builds values from parser events. The library's own builder looks every new key up in its object,
-// which is quadratic for objects that keep their order: too slow for a vocabulary.
-class Builder final : public nlohmann::json_sax<Json> {
- public:
-  Builder(std::string_view text, std::string_view where, int64_t first_line)
-      : text_(text), where_(where), first_line_(first_line) {}
-
-  Json take() { return std::move(root_); }
-
-  bool null() override { return put(Json()), true; }
-  bool boolean(bool value) override { return put(Json(value)), true; }
-  bool number_integer(number_integer_t value) override { return put(Json(value)), true; }
-  bool number_unsigned(number_unsigned_t value) override { return put(Json(value)), true; }
-  bool number_float(number_float_t value, const string_t&) override {
-    return put(Json(value)), true;
-  }
-  bool string(string_t& value) override { return put(Json(std::move(value))), true; }
-  bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::value_t::object); }
-  bool start_array(std::size_t) override { return open(Json::value_t::array); }
-  bool key(string_t& value) override {
-    auto& members = stack_.back()->get_ref<Json::object_t&>();
-    static_cast<Json::object_t::Container&>(members).emplace_back(std::move(value), Json());
-    return true;
-  }
-  bool end_object() override {
-    keep_last_of_equal_keys(stack_.back()->get_ref<Json::object_t&>());
-    stack_.pop_back();
-    return true;
-  }
-  bool end_array() override {
-    stack_.pop_back();
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception& error) override {
-    // The library reports the number of bytes read, the offending one included.
-    fail(ErrorCode::kCorruptFile, where_, ":",
-         position_in(text_, position ? position - 1 : 0, first_line_),
-         ": not valid JSON: ", bare_message(error.what()));
-  }
-
- private:
-  Json* put(Json&& value) {
-    if (stack_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    Json& parent = *stack_.back();
-    if (parent.is_array()) {
-      auto& items = parent.get_ref<Json::array_t&>();
-      items.push_back(std::move(value));
-      return &items.back();
-    }
-    Json& slot = parent.get_ref<Json::object_t&>().back().second;
-    slot = std::move(value);
-    return &slot;
-  }
-
-  bool open(Json::value_t type) {
-    if (stack_.size() >= kMaxJsonDepth)
-      fail(ErrorCode::kCorruptFile, where_, ": JSON nested more than ", kMaxJsonDepth,
-           " levels deep; no file that wick reads needs that");
-    stack_.push_back(put(Json(type)));
-    return true;
-  }
-
-  static void keep_last_of_equal_keys(Json::object_t& members) {
-    if (members.size() < 2) return;
-    std::unordered_map<std::string_view, size_t> last;
-    last.reserve(members.size());
-    for (size_t i = 0; i < members.size(); ++i) last[(members.begin() + i)->first] = i;
-    if (last.size() == members.size()) return;
-    Json::object_t kept;
-    for (auto& [name, value] : members) {
-      auto found = last.find(name);
-      if (found == last.end()) continue;
-      static_cast<Json::object_t::Container&>(kept).emplace_back(
-          name, std::move((members.begin() + found->second)->second));
-      last.erase(found);
-    }
-    members = std::move(kept);
-  }
-
-  std::string_view text_, where_;
-  int64_t first_line_;
-  Json root_;
-  std::vector<Json*> stack_;  // open arrays and objects; only the innermost grows, so none moves
-};
 
 void check_depth(const Json& value, int left) {
   if (left < 0)
@@ -155,13 +49,6 @@ const Json* member_or_fail(const Json& object, std::string_view key, std::string
 }
 
 }  // namespace
-
-Json parse_json(std::string_view text, std::string_view where, int64_t first_line) {
-  Builder builder(text, where, first_line);
-  const char* begin = text.data() ? text.data() : "";
-  Json::sax_parse(begin, begin + text.size(), &builder);
-  return builder.take();
-}
 
 Json read_json(const std::filesystem::path& path, size_t limit) {
   MappedFile file(path);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -23,6 +24,21 @@ constexpr int kMaxJsonDepth = 256;
 // kMaxJsonDepth deep. `first_line` is the number of the text's first line, for texts that are part
 // of a larger file. Throws: kCorruptFile.
 Json parse_json(std::string_view text, std::string_view where, int64_t first_line = 1);
+
+// The same for many documents in turn, with one set of buffers.
+class JsonParser {
+ public:
+  JsonParser();
+  ~JsonParser();
+  JsonParser(const JsonParser&) = delete;
+  JsonParser& operator=(const JsonParser&) = delete;
+
+  Json parse(std::string_view text, std::string_view where, int64_t first_line = 1);
+
+ private:
+  struct Buffers;
+  std::unique_ptr<Buffers> buffers_;
+};
 
 // Throws: kNotFound, kIo; kCorruptFile, also for a file above `limit` bytes.
 Json read_json(const std::filesystem::path& path, size_t limit = size_t{1} << 30);

@@ -16,6 +16,7 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 template <typename Passed>
 void walk_lines(std::string_view text, std::string_view where, const JsonLineFunction& f,
                 Passed&& passed) {
+  JsonParser parser;
   size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
   for (int64_t line = 1; at < text.size(); ++line) {
     // Only as far as a line may reach: a file without line ends is refused before it is read.
@@ -30,7 +31,7 @@ void walk_lines(std::string_view text, std::string_view where, const JsonLineFun
     std::string_view row = reach.substr(0, length);
     if (row.ends_with('\r')) row.remove_suffix(1);
     if (row.find_first_not_of(" \t\r") != std::string_view::npos)
-      f(line, parse_json(row, where, line));
+      f(line, parser.parse(row, where, line));
     at += length + 1;
     passed(std::min(at, text.size()));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as JSON and as JSON lines: a value or a wick::Error. What parses must survive a trip
-// through its own text.
+// through its own text, and be what nlohmann's parser makes of it.
 #include <cstdint>
 #include <cstdlib>
 
@@ -14,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     wick::Json value = wick::parse_json(text, "input");
     std::string written = wick::dump_json(value);
     if (wick::dump_json(wick::parse_json(written, "written")) != written) std::abort();
+    if (text.find('\0') == text.npos && wick::Json::parse(text) != value) std::abort();
     wick::get_int(value, "a", "input", 0);
     wick::get_float(value, "b", "input", 0);
     wick::get_string(value, "c", "input", "");

@@ -30,16 +30,41 @@ TEST(Json, OfEqualKeysTheLastWinsAtTheFirstPlace) {
   EXPECT_EQ(dump_json(v), R"({"a":{"x":2},"b":4,"c":3})");
 }
 
+TEST(Json, EqualKeysInALargeObject) {
+  std::string text = "{";
+  for (int i = 0; i < 40; ++i) text += cat(i ? "," : "", "\"k", i % 20, "\":", i);
+  Json v = parse_json(text + "}", "f");
+  ASSERT_EQ(v.size(), 20u);
+  EXPECT_EQ(v["k0"], Json(20));
+  EXPECT_EQ(v.begin().key(), "k0");
+  EXPECT_EQ(v["k19"], Json(39));
+}
+
+// The parser for right text and the one for the rest must agree; a byte order mark forces the
+// second.
+TEST(Json, BothParsersAgree) {
+  for (const char* text :
+       {"0", "-0", "-0.0", "9223372036854775808", "-9223372036854775808", "18446744073709551615",
+        "18446744073709551616", "0.1", "1E+2", "5e-324", "[[],{}]", "\"\\u0000\\ud83d\\ude00\"",
+        "{\"a\":1,\"a\":2}", "{\"\":null}"}) {
+    Json fast = parse_json(text, "f"), exact = parse_json("\xEF\xBB\xBF" + std::string(text), "f");
+    EXPECT_EQ(fast.type(), exact.type()) << text;
+    EXPECT_EQ(dump_json(fast), dump_json(exact)) << text;
+  }
+}
+
 TEST(Json, ErrorsSayWhereAndWhat) {
   EXPECT_PRED2(contains, parse_error("{\n  \"a\": 1,\n  \"b\": x\n}"),
                "f.json:3:8: not valid JSON");
   EXPECT_PRED2(contains, parse_error(""), "f.json:1:1: not valid JSON");
   EXPECT_PRED2(contains, parse_error("[1, 2"), "f.json:1:6: ");
   EXPECT_PRED2(contains, parse_error("[1] 2"), "f.json:1:5: ");
-  for (const char* bad : {"nul", "[1,]", "{\"a\"}", "{a: 1}", "\"\\q\"", "\"\\ud800\"", "01", "NaN",
-                          "1e999", "\"a\nb\"", "'a'", "[1}", "\"\xC3\x28\"", "\"\xED\xA0\x80\"",
-                          "\"\xF5\x80\x80\x80\"", "\"\xC0\xAF\"", "\xFF"})
+  for (const char* bad :
+       {"nul", "[1,]", "{\"a\"}", "{a: 1}", "\"\\q\"", "\"\\ud800\"", "\"\\udc00\"",
+        "{\"\\udc00\":1}", "01", "NaN", "1e999", "\"a\nb\"", "'a'", "[1}", "\"\xC3\x28\"",
+        "\"\xED\xA0\x80\"", "\"\xF5\x80\x80\x80\"", "\"\xC0\xAF\"", "\xFF"})
     EXPECT_PRED2(contains, parse_error(bad), "f.json:1:") << bad;
+  EXPECT_PRED2(contains, parse_error(std::string_view("[1]\0", 4)), "f.json:1:4: ");
   EXPECT_FALSE(contains(parse_error("[1, 2"), "json.exception"));
 }
 
