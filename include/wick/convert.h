@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merging adapters into plain model folders and taking them out again.
+#pragma once
+
+#include <string>
+
+#include "wick/model.h"
+
+namespace wick {
+
+struct MergeOptions {
+  std::string model = {};  // as ModelOptions::model
+  std::string adapter_path = {};
+  std::string save_path = {};   // must not be the model's own folder
+  std::string save_dtype = {};  // "": as the model's; f32, bf16, f16
+  bool reversible = false;      // also write what --unmerge needs without the base
+};
+
+struct MergeResult {
+  std::string path;
+  int64_t tensors = 0, changed = 0;
+  int64_t bytes = 0;
+};
+
+// Writes base + scale * B A as a folder in Hugging Face layout. Throws: kInvalidArgument, kIo.
+MergeResult merge_adapter(Engine& engine, const MergeOptions& options);
+
+// Restores the base of a merged folder to the bit into save_path: from the base that the folder
+// records, or from the differences that a reversible merge stored.
+MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path);
+
+}  // namespace wick

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: opens a device and owns its threads and memory. Passed in, never global; a process may
+// have several. Must outlive every Model that was loaded on it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace wick {
+
+struct EngineOptions {
+  std::string device = "auto";  // auto, cpu, ref
+  int threads = 0;              // 0: all that this process may use
+  std::string cpu_isa = {};     // "": the best that this CPU has; see devices()
+};
+
+struct DeviceReport {
+  std::string name;               // what --device takes
+  std::string description;        // of the hardware
+  std::string isa;                // the instruction set in use
+  std::vector<std::string> isas;  // what --cpu-isa takes here
+  int threads = 0;
+  double peak_gflops = 0;    // f32, measured; 0 if not
+  int64_t memory_bytes = 0;  // 0 if unknown
+  bool available = true;
+  std::string why_not;  // when it is not available: the reason and what to do
+};
+
+class Engine {
+ public:
+  // Throws: kNotFound for a device or instruction set that is not here, naming those that are.
+  explicit Engine(const EngineOptions& options = {});
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  DeviceReport device() const;
+  // Every device this binary knows of, and why one is missing.
+  static std::vector<DeviceReport> devices();
+
+  struct Impl;
+  Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace wick

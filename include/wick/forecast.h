@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forecast: what a run will take, known before a weight is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace wick {
+
+struct Forecast {
+  // Bytes by kind; peak_bytes is their sum.
+  int64_t weights = 0, params = 0, gradients = 0, moments = 0, feeds = 0, arena = 0;
+  int64_t peak_bytes = 0;
+  int64_t tokens_per_step = 0;   // T of a micro-batch
+  int64_t targets_per_step = 0;  // M
+  bool recompute = false;
+  double gflop = 0;     // of one micro-batch, forward and backward
+  double step_ms = 0;   // of one update, estimated; 0 if the device's speed is not known
+  int64_t updates = 0;  // of the whole run
+  double total_seconds = 0;
+  int64_t disk_bytes = 0;  // of what is saved at the end
+};
+
+}  // namespace wick

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the system says about this process and machine.
+#pragma once
+
+#include <cstdint>
+
+namespace wick {
+
+int64_t peak_memory_bytes();       // resident, since the start
+int64_t current_memory_bytes();    // resident, now; 0 where the system does not say
+int64_t available_memory_bytes();  // that a new allocation may take; 0 where it does not say
+int64_t free_disk_bytes(const char* path);  // for an ordinary user; -1 where it does not say
+
+}  // namespace wick

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "infer/decoder_engine.h"
+
+#include <algorithm>
+
+namespace wick {
+
+namespace {
+
+constexpr int64_t kLargestBucket = 512;
+
+// Powers of two: at most half of a bucket is padding, and prompts of all lengths share programs.
+int64_t bucket_size(int64_t tokens) {
+  int64_t size = 1;
+  while (size < tokens) size *= 2;
+  return std::min(size, kLargestBucket);
+}
+
+}  // namespace
+
+DecoderEngine::DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
+                             const Adapter* adapter, BufferPtr params, int64_t slots,
+                             int64_t context)
+    : backend_(backend),
+      config_(config),
+      weights_(weights),
+      adapter_(adapter),
+      params_(std::move(params)),
+      slots_(slots),
+      context_(context) {
+  const int64_t count = slots * context * config.kv_width();
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    cache_k_.push_back(backend.allocate(DType::kF32, count));
+    cache_v_.push_back(backend.allocate(DType::kF32, count));
+  }
+}
+
+int64_t DecoderEngine::cache_bytes(const ModelConfig& config, int64_t slots, int64_t context) {
+  return 2 * config.layers * slots * context * config.kv_width() *
+         static_cast<int64_t>(dtype_bytes(DType::kF32));
+}
+
+DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
+  Bucket& b = buckets_[tokens];
+  if (b.program) return b;
+  DecoderPlanOptions o;
+  o.tokens = tokens;
+  o.positions = context_;
+  o.adapter = adapter_;
+  o.cache_rows = slots_ * context_;
+  b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
+  Recorder& r = b.plan->recorder();
+  b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
+  b.logits = r.linear(r.gather_rows(b.plan->hidden(), b.rows), b.plan->head_weight());
+  b.plan->plan().results.push_back(b.logits);
+  fuse(b.plan->plan());
+  check(b.plan->plan());
+
+  // One arena for all buckets, as large as the largest compiled so far needs; the smaller programs
+  // keep the one that they were compiled with.
+  size_t wanted = static_cast<size_t>(forecast_memory(b.plan->plan(), backend_).arena);
+  if (!arena_ || arena_->bytes() < wanted)
+    arena_ = backend_.allocate(DType::kU8, static_cast<int64_t>(wanted));
+  Bindings bindings = b.plan->bind(backend_, weights_);
+  const DecoderContext& c = b.plan->context();
+  if (rope_)
+    bindings[static_cast<size_t>(c.rope_table)] = rope_;
+  else
+    rope_ = bindings[static_cast<size_t>(c.rope_table)];
+  for (size_t layer = 0; layer < cache_k_.size(); ++layer) {
+    bindings[static_cast<size_t>(c.cache_k[layer])] = cache_k_[layer];
+    bindings[static_cast<size_t>(c.cache_v[layer])] = cache_v_[layer];
+  }
+  if (c.adapter.params != kNone) bindings[static_cast<size_t>(c.adapter.params)] = params_;
+  b.program = backend_.compile(b.plan->plan(), bindings, arena_);
+  return b;
+}
+
+void DecoderEngine::run(std::span<const SlotToken> tokens, std::vector<float>& logits) {
+  logits.clear();
+  while (!tokens.empty()) {
+    size_t n = std::min(tokens.size(), static_cast<size_t>(kLargestBucket));
+    run_chunk(tokens.first(n), logits);
+    tokens = tokens.subspan(n);
+  }
+}
+
+void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits) {
+  Bucket& b = bucket(bucket_size(static_cast<int64_t>(tokens.size())));
+  const DecoderContext& c = b.plan->context();
+  const size_t t = static_cast<size_t>(c.tokens);
+  // A padding token has an empty range to attend to and no row in the cache.
+  std::vector<int32_t> ids(t, 0), positions(t, 0), begin(t, 0), end(t, 0), cache(t, -1);
+  std::vector<int32_t> rows(static_cast<size_t>(b.plan->plan().value(b.rows).shape[0]), -1);
+  size_t wanted = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const SlotToken& token = tokens[i];
+    int32_t first = token.slot * static_cast<int32_t>(context_);
+    WICK_DCHECK(token.position < context_ && token.slot < slots_);
+    ids[i] = token.id;
+    positions[i] = token.position;
+    begin[i] = first;
+    end[i] = first + token.position + 1;
+    cache[i] = first + token.position;
+    if (token.wants_logits) rows[wanted++] = static_cast<int32_t>(i);
+  }
+  auto feed = [&](ValueId id, const std::vector<int32_t>& data) {
+    b.program->feed(id, data.data(), data.size() * sizeof(int32_t));
+  };
+  feed(c.ids, ids);
+  feed(c.positions, positions);
+  feed(c.begin, begin);
+  feed(c.end, end);
+  feed(c.cache_rows, cache);
+  feed(b.rows, rows);
+  b.program->run();
+  b.program->wait();
+  if (wanted == 0) return;
+  const size_t vocab = static_cast<size_t>(config_.vocab);
+  std::vector<float> all(rows.size() * vocab);
+  b.program->read(b.logits, all.data(), all.size() * sizeof(float));
+  logits.insert(logits.end(), all.begin(), all.begin() + static_cast<ptrdiff_t>(wanted * vocab));
+}
+
+}  // namespace wick

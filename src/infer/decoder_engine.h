@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// DecoderEngine: runs tokens through the model over a KV cache. Prefill and decoding are the same
+// plan at different sizes: a few buckets of tokens, each compiled on first use over the same
+// weights, cache and arena.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/decoder_plan.h"
+
+namespace wick {
+
+// One token to run: it is written at `position` of the cache of `slot` and attends to everything
+// there up to itself. Tokens of one slot are given in order of their positions.
+struct SlotToken {
+  int32_t id = 0;
+  int32_t slot = 0;
+  int32_t position = 0;
+  bool wants_logits = false;
+};
+
+class DecoderEngine {
+ public:
+  // `slots` sequences of up to `context` tokens each. `adapter` may be null; else `params` holds
+  // its numbers. All must outlive this.
+  DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
+                const Adapter* adapter, BufferPtr params, int64_t slots, int64_t context);
+
+  int64_t slots() const { return slots_; }
+  int64_t context() const { return context_; }
+  int64_t vocab() const { return config_.vocab; }
+  static int64_t cache_bytes(const ModelConfig& config, int64_t slots, int64_t context);
+
+  // Any number of tokens (in chunks of the largest bucket). `logits` receives one row of the
+  // vocabulary per token that wants them, in order.
+  // Requires: at most slots() tokens of a call want logits; positions below context().
+  void run(std::span<const SlotToken> tokens, std::vector<float>& logits);
+
+ private:
+  struct Bucket {
+    std::unique_ptr<DecoderPlan> plan;
+    ValueId rows = kNone, logits = kNone;
+    std::unique_ptr<Program> program;
+  };
+  Bucket& bucket(int64_t tokens);
+  void run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits);
+
+  Backend& backend_;
+  ModelConfig config_;
+  ModelWeights& weights_;
+  const Adapter* adapter_;
+  BufferPtr params_;
+  int64_t slots_, context_;
+  std::vector<BufferPtr> cache_k_, cache_v_;
+  BufferPtr rope_, arena_;
+  std::map<int64_t, Bucket> buckets_;
+};
+
+}  // namespace wick

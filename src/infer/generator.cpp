@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "infer/generator.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "infer/stop_text.h"
+
+namespace wick {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+// One prompt on its way to a text.
+struct TextGenerator::Sequence {
+  Sequence(const Tokenizer& tokenizer, const DecodeOptions& options, int64_t vocab)
+      : sampler(options.sample, vocab), decoder(tokenizer), stop_text(options.stop) {}
+
+  Sampler sampler;
+  StreamDecoder decoder;
+  StopText stop_text;
+  std::vector<int32_t> history;  // prompt and what was generated
+  Decoded result;
+  Clock::time_point started, prompt_done;
+  bool done = false;
+
+  // Takes the next token from its logits; `piece` receives text that is final.
+  void take(std::span<float> logits, const DecodeOptions& options, std::string& piece) {
+    int64_t position = static_cast<int64_t>(history.size());
+    int32_t id = sampler.sample(logits, history, position);
+    if (result.tokens.empty()) result.first_token_seconds = seconds_since(started);
+    if (contains(options.stop_tokens, id)) {
+      finish("stop", piece);
+      return;
+    }
+    history.push_back(id);
+    result.tokens.push_back(id);
+    piece += stop_text.push(decoder.push(id));
+    if (stop_text.found())
+      finish("stop", piece);
+    else if (static_cast<int64_t>(result.tokens.size()) >= options.max_tokens)
+      finish("length", piece);
+  }
+
+  void finish(const char* reason, std::string& piece) {
+    if (!stop_text.found()) {
+      piece += stop_text.push(decoder.finish());
+      if (!stop_text.found()) piece += stop_text.finish();
+    }
+    result.finish_reason = reason;
+    result.generation_seconds = seconds_since(prompt_done);
+    done = true;
+  }
+};
+
+TextGenerator::TextGenerator(Backend& backend, const ModelConfig& config, ModelWeights& weights,
+                             const Tokenizer& tokenizer, const Adapter* adapter, BufferPtr params)
+    : backend_(backend),
+      config_(config),
+      weights_(weights),
+      tokenizer_(tokenizer),
+      adapter_(adapter),
+      params_(std::move(params)) {}
+
+void TextGenerator::check_prompt(std::span<const int32_t> prompt,
+                                 const DecodeOptions& options) const {
+  if (prompt.empty()) fail(ErrorCode::kInvalidArgument, "the prompt is empty; give some text");
+  if (options.max_tokens < 1)
+    fail(ErrorCode::kInvalidArgument, "--max-tokens is ", options.max_tokens, ", wanted 1 or more");
+  for (int32_t id : prompt)
+    if (id < 0 || id >= config_.vocab)
+      fail(ErrorCode::kInvalidArgument, "the prompt has token ", id,
+           ", but the model's vocabulary "
+           "has ",
+           config_.vocab, " entries; does the tokenizer belong to this model?");
+  if (static_cast<int64_t>(prompt.size()) >= config_.max_positions)
+    fail(ErrorCode::kInvalidArgument, "the prompt has ", prompt.size(),
+         " tokens and the model's context ", config_.max_positions, "; shorten it");
+}
+
+void TextGenerator::make_engine(int64_t slots, int64_t context) {
+  // Rounded up so that a conversation does not need a new cache at each turn.
+  context = std::min((context + 255) / 256 * 256, config_.max_positions);
+  if (engine_ && engine_->slots() == slots && engine_->context() >= context) return;
+  engine_.reset();
+  cached_.clear();
+  engine_ = std::make_unique<DecoderEngine>(backend_, config_, weights_, adapter_, params_, slots,
+                                            context);
+}
+
+Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOptions& options,
+                                const OnText& on_text) {
+  check_prompt(prompt, options);
+  const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
+  const int64_t room = config_.max_positions - prompt_tokens;
+  DecodeOptions bounded = options;
+  bounded.max_tokens = std::min(options.max_tokens, room);
+  make_engine(1, prompt_tokens + bounded.max_tokens);
+
+  Sequence s(tokenizer_, bounded, config_.vocab);
+  s.started = Clock::now();
+  s.history.assign(prompt.begin(), prompt.end());
+  s.result.prompt_tokens = prompt_tokens;
+  size_t kept = 0;
+  // The last token is always run again: its logits are needed.
+  while (kept + 1 < prompt.size() && kept < cached_.size() && cached_[kept] == prompt[kept]) ++kept;
+  s.result.reused_tokens = static_cast<int64_t>(kept);
+  std::vector<SlotToken> tokens;
+  for (size_t i = kept; i < prompt.size(); ++i)
+    tokens.push_back({prompt[i], 0, static_cast<int32_t>(i), i + 1 == prompt.size()});
+  std::vector<float> logits;
+  cached_.resize(kept);
+  engine_->run(tokens, logits);
+  cached_.assign(prompt.begin(), prompt.end());
+  s.result.prompt_seconds = seconds_since(s.started);
+  s.prompt_done = Clock::now();
+
+  while (true) {
+    std::string piece;
+    s.take(logits, bounded, piece);
+    s.result.text += piece;
+    if (on_text && !piece.empty() && !on_text(piece) && !s.done) {
+      std::string rest;
+      s.finish("cancelled", rest);
+      s.result.text += rest;
+    }
+    if (s.done) break;
+    int32_t position = static_cast<int32_t>(s.history.size() - 1);
+    SlotToken next{s.history.back(), 0, position, true};
+    engine_->run({&next, 1}, logits);
+    cached_.push_back(next.id);
+  }
+  return s.result;
+}
+
+std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<int32_t>>& prompts,
+                                                  const DecodeOptions& options, int64_t slots,
+                                                  const OnDone& on_done) {
+  int64_t longest = 0;
+  for (const auto& prompt : prompts) {
+    check_prompt(prompt, options);
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  }
+  slots = std::max<int64_t>(1, std::min(slots, static_cast<int64_t>(prompts.size())));
+  make_engine(slots, std::min(longest + options.max_tokens, config_.max_positions));
+  cached_.clear();
+
+  std::vector<Decoded> results(prompts.size());
+  struct Active {
+    size_t index;
+    std::unique_ptr<Sequence> sequence;
+    DecodeOptions options;
+  };
+  std::vector<Active> active(static_cast<size_t>(slots));
+  size_t next_prompt = 0;
+  std::vector<float> logits;
+  const size_t vocab = static_cast<size_t>(config_.vocab);
+  bool cancelled = false;
+
+  auto take = [&](Active& a, std::span<float> row) {
+    std::string piece;
+    a.sequence->take(row, a.options, piece);
+    a.sequence->result.text += piece;
+    if (!a.sequence->done) return;
+    results[a.index] = std::move(a.sequence->result);
+    a.sequence.reset();
+    if (on_done && !on_done(a.index, results[a.index])) cancelled = true;
+  };
+
+  while (!cancelled) {
+    for (size_t slot = 0; slot < active.size() && !cancelled; ++slot) {
+      while (!active[slot].sequence && next_prompt < prompts.size() && !cancelled) {
+        Active& a = active[slot];
+        const std::vector<int32_t>& prompt = prompts[next_prompt];
+        a.index = next_prompt++;
+        a.options = options;
+        a.options.max_tokens =
+            std::min(options.max_tokens, engine_->context() - static_cast<int64_t>(prompt.size()));
+        // Each prompt has its own stream of random numbers, whichever slot it gets.
+        a.options.sample.seed = options.sample.seed + a.index;
+        a.sequence = std::make_unique<Sequence>(tokenizer_, a.options, config_.vocab);
+        a.sequence->started = Clock::now();
+        a.sequence->history = prompt;
+        a.sequence->result.prompt_tokens = static_cast<int64_t>(prompt.size());
+        std::vector<SlotToken> tokens;
+        for (size_t i = 0; i < prompt.size(); ++i)
+          tokens.push_back({prompt[i], static_cast<int32_t>(slot), static_cast<int32_t>(i),
+                            i + 1 == prompt.size()});
+        engine_->run(tokens, logits);
+        a.sequence->result.prompt_seconds = seconds_since(a.sequence->started);
+        a.sequence->prompt_done = Clock::now();
+        take(a, logits);
+      }
+    }
+    std::vector<SlotToken> tokens;
+    std::vector<size_t> owners;
+    for (size_t slot = 0; slot < active.size(); ++slot) {
+      if (!active[slot].sequence) continue;
+      const std::vector<int32_t>& history = active[slot].sequence->history;
+      tokens.push_back({history.back(), static_cast<int32_t>(slot),
+                        static_cast<int32_t>(history.size() - 1), true});
+      owners.push_back(slot);
+    }
+    if (tokens.empty()) break;
+    engine_->run(tokens, logits);
+    for (size_t i = 0; i < owners.size() && !cancelled; ++i)
+      take(active[owners[i]], std::span(logits).subspan(i * vocab, vocab));
+  }
+  return results;
+}
+
+}  // namespace wick

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/decoder_plan.h"
+
+namespace wick {
+
+DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
+                         const DecoderPlanOptions& options)
+    : config_(config), options_(options), recorder_(plan_, options.training) {
+  Recorder& r = recorder_;
+  const int64_t t = options.tokens;
+  context_.tokens = t;
+  context_.ids = r.feed("ids", {t}, DType::kI32);
+  context_.positions = r.feed("positions", {t}, DType::kI32);
+  context_.begin = r.feed("begin", {t}, DType::kI32);
+  context_.end = r.feed("end", {t}, DType::kI32);
+  context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
+  context_.recompute = options.recompute;
+
+  int64_t params = options.trained ? options.trained->size() : 0;
+  if (options.adapter) params = options.adapter->param_count();
+  if (params > 0) context_.adapter.params = r.state("params", {params}, DType::kF32);
+  if (options.adapter) {
+    context_.adapter.adapter = options.adapter;
+    bool drops = false;
+    for (const LoraModule& m : options.adapter->modules()) drops |= m.dropout > 0;
+    if (drops && options.training) context_.adapter.keys = r.feed("keys", {t, 2}, DType::kI32);
+  }
+  if (options.cache_rows > 0) {
+    context_.cache_rows = r.feed("cache_rows", {t}, DType::kI32);
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      Shape shape{options.cache_rows, config.kv_width()};
+      context_.cache_k.push_back(r.state(cat("cache_k.", layer), shape, DType::kF32));
+      context_.cache_v.push_back(r.state(cat("cache_v.", layer), shape, DType::kF32));
+    }
+  }
+  context_.weight = [this, &weights](const WeightSpec& spec) {
+    auto found = weights_.find(spec.name);
+    if (found != weights_.end()) return found->second.second;
+    ValueId id;
+    const ParamLayout::Entry* entry =
+        options_.trained ? options_.trained->find(spec.name) : nullptr;
+    if (entry)
+      id = recorder_.flat(context_.adapter.params, entry->offset, spec.shape, spec.name);
+    else
+      id = recorder_.weight(spec.name, spec.shape, weights.dtype(spec));
+    weights_[spec.name] = {spec, id};
+    return id;
+  };
+  hidden_ = record_decoder(r, config_, context_);
+  head_ = wick::head_weight(config_, context_);
+  context_.weight = nullptr;
+}
+
+Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {
+  Bindings bindings(plan_.values.size());
+  for (const auto& [name, made] : weights_) {
+    const auto& [spec, id] = made;
+    if (plan_.value(id).kind == Kind::kWeight)
+      bindings[static_cast<size_t>(id)] = weights.buffer(spec, backend);
+  }
+  std::vector<float> table = rope_table(config_, options_.positions);
+  BufferPtr rope = backend.allocate(DType::kF32, static_cast<int64_t>(table.size()));
+  backend.upload(*rope, DType::kF32, 0, static_cast<int64_t>(table.size()), table.data());
+  bindings[static_cast<size_t>(context_.rope_table)] = rope;
+  return bindings;
+}
+
+}  // namespace wick

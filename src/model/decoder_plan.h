@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// DecoderPlan: a plan around one recording of the decoder, with what every program over it needs:
+// the token feeds, the values of its weights, the rope table, the flat parameter state. Trainer and
+// generator each record their own tail behind it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/decoder.h"
+#include "model/weights.h"
+
+namespace wick {
+
+struct DecoderPlanOptions {
+  int64_t tokens = 0;
+  int64_t positions = 0;  // rows of the rope table: the bound of every position
+  bool training = false;  // record what backward reads
+  bool recompute = false;
+  const Adapter* adapter = nullptr;      // its numbers, or those of trained weights, are `params`
+  const ParamLayout* trained = nullptr;  // weights of these names are params, not weights
+  int64_t cache_rows = 0;                // > 0: decode over a cache of that many rows per layer
+};
+
+class DecoderPlan {
+ public:
+  DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
+              const DecoderPlanOptions& options);
+
+  Recorder& recorder() { return recorder_; }
+  Plan& plan() { return plan_; }
+  const Plan& plan() const { return plan_; }
+  const ModelConfig& config() const { return config_; }
+
+  ValueId hidden() const { return hidden_; }  // [T, D], behind the last norm
+  ValueId head_weight() const { return head_; }
+  ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
+  const DecoderContext& context() const { return context_; }
+
+  // Buffers of the weights and the rope table, by value id; states are the caller's to add.
+  // Reads the weights that no earlier call has read.
+  Bindings bind(Backend& backend, ModelWeights& weights) const;
+
+ private:
+  ModelConfig config_;
+  DecoderPlanOptions options_;
+  Plan plan_;
+  Recorder recorder_;
+  DecoderContext context_;
+  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_;
+  ValueId hidden_ = kNone, head_ = kNone;
+};
+
+}  // namespace wick

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainStep: one model's training step as programs: micro (forward and backward of one pack, adding
+// to the gradients), update (norm, clipping, AdamW, gradients cleared) and evaluate (forward only).
+// The three share weights, parameters and one arena.
+//
+// Constructing it records the plans and touches no weight, so that a forecast costs nothing;
+// compile() reads the weights and allocates.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data/packing.h"
+#include "model/decoder_plan.h"
+
+namespace wick {
+
+// What is trained: an adapter's numbers, or whole weights of the model.
+struct Trainable {
+  const Adapter* adapter = nullptr;
+  ParamLayout layout;             // the adapter's, or the weights'
+  std::vector<WeightSpec> specs;  // of the weights; empty for an adapter
+};
+Trainable train_adapter(const Adapter& adapter);
+// All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
+Trainable train_weights(const ModelConfig& config, int64_t num_layers);
+// The weights' numbers in the layout's order.
+std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights);
+
+struct AdamwSettings {
+  float learning_rate = 1e-4f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  float clip = 1.0f;  // 0: off
+  int64_t step = 1;   // of the bias correction, from 1
+};
+
+struct StepOptions {
+  PackLimits limits;
+  int64_t positions = 0;  // above every position in the data
+  bool recompute = false;
+};
+
+struct StepForecast {
+  int64_t weights = 0, params = 0, grads = 0, moments = 0, feeds = 0, arena = 0;
+  int64_t total() const { return weights + params + grads + moments + feeds + arena; }
+};
+
+class TrainStep {
+ public:
+  // Keeps copies; `weights` is only asked for element types here.
+  TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
+            const StepOptions& options);
+
+  StepForecast forecast(const Backend& backend) const;
+  // Of one micro-batch, forward and backward.
+  double micro_flops() const { return plan_flops(micro_->plan()); }
+  const Plan& micro_plan() const { return micro_->plan(); }
+  const Trainable& trainable() const { return trainable_; }
+  const PackLimits& limits() const { return options_.limits; }
+
+  void compile(Backend& backend, ModelWeights& weights);
+  // Bytes that the arena really takes, after compile().
+  int64_t arena_bytes() const;
+
+  // Requires compile() for all below. Vectors are as long as the layout.
+  void set_params(std::span<const float> params);
+  std::vector<float> params() const;
+  void set_moments(std::span<const float> m, std::span<const float> v);
+  std::vector<float> moments(int which) const;  // 0: m, 1: v
+  BufferPtr params_buffer() const { return params_; }
+
+  // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
+  double accumulate(const Pack& pack, float weight);
+  std::vector<float> grads() const;
+  // One AdamW update from the gradients so far; returns their norm before clipping.
+  float update(const AdamwSettings& settings);
+  // log p of each target of the pack, [M]; 0 beyond used_targets.
+  void evaluate(const Pack& pack, std::span<float> logp);
+
+ private:
+  void feed_pack(Program& program, const DecoderPlan& plan, ValueId rows, ValueId targets,
+                 const Pack& pack) const;
+
+  ModelConfig config_;
+  Trainable trainable_;
+  StepOptions options_;
+
+  struct Tail {
+    ValueId rows = kNone, targets = kNone, weight = kNone, segment = kNone;
+    ValueId loss = kNone, logp = kNone, grads = kNone;
+  };
+  std::unique_ptr<DecoderPlan> micro_, evaluate_;
+  Tail micro_tail_, evaluate_tail_;
+  Plan update_;
+  ValueId hyper_ = kNone, norm_ = kNone;
+  std::vector<ValueId> update_states_;  // params, m, v, grads
+
+  Backend* backend_ = nullptr;
+  BufferPtr params_, grads_, m_, v_, arena_;
+  std::unique_ptr<Program> micro_program_, update_program_, evaluate_program_;
+};
+
+}  // namespace wick
