@@ -72,9 +72,9 @@ void weigh(std::span<const float> logits, float max, float inverse_temperature,
     out[i] = exp_negative((in[i] - max) * inverse_temperature);
 }
 
-double weight_of(const std::vector<Candidate>& candidates) {
+double weight_of(const std::vector<TokenWeight>& candidates) {
   double sum = 0;
-  for (const Candidate& c : candidates) sum += c.weight;
+  for (const TokenWeight& c : candidates) sum += c.weight;
   return sum;
 }
 
@@ -87,9 +87,9 @@ struct Cut {
 
 // Keeps those of which `keep` says so; without branches, for nobody can predict them.
 template <typename Keep>
-void keep_if(std::vector<Candidate>& candidates, Keep&& keep) {
+void keep_if(std::vector<TokenWeight>& candidates, Keep&& keep) {
   size_t kept = 0;
-  for (const Candidate& c : candidates) {
+  for (const TokenWeight& c : candidates) {
     bool stays = keep(c);
     candidates[kept] = c;
     kept += stays;
@@ -97,8 +97,8 @@ void keep_if(std::vector<Candidate>& candidates, Keep&& keep) {
   candidates.resize(kept);
 }
 
-void apply(std::vector<Candidate>& candidates, Cut cut) {
-  keep_if(candidates, [&](const Candidate& c) {
+void apply(std::vector<TokenWeight>& candidates, Cut cut) {
+  keep_if(candidates, [&](const TokenWeight& c) {
     bool equal = c.weight == cut.weight;
     cut.equals -= equal;
     return (c.weight > cut.weight) | (equal & (cut.equals >= 0));
@@ -111,7 +111,7 @@ void apply(std::vector<Candidate>& candidates, Cut cut) {
 // Weights are not negative, so their bits order as they do. A histogram finds the leading bits of
 // the cut, and two more find the others among the weights that share those: time is linear however
 // flat the distribution is.
-Cut find_cut(const std::vector<Candidate>& candidates, int64_t count, double mass) {
+Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double mass) {
   struct Bucket {
     int64_t count = 0;
     double mass = 0;
@@ -170,7 +170,7 @@ Cut find_cut(const std::vector<Candidate>& candidates, int64_t count, double mas
   return cut;
 }
 
-void keep_mass(std::vector<Candidate>& candidates, double mass, int min_keep) {
+void keep_mass(std::vector<TokenWeight>& candidates, double mass, int min_keep) {
   apply(candidates, find_cut(candidates, min_keep, mass));
 }
 
@@ -180,36 +180,36 @@ void check(bool good, const char* name, double given, const char* wanted) {
 
 }  // namespace
 
-void keep_top_k(std::vector<Candidate>& candidates, int k) {
+void keep_top_k(std::vector<TokenWeight>& candidates, int k) {
   if (k <= 0 || static_cast<size_t>(k) >= candidates.size()) return;
   apply(candidates, find_cut(candidates, k, 0));
 }
 
-void keep_top_p(std::vector<Candidate>& candidates, float p, int min_keep) {
+void keep_top_p(std::vector<TokenWeight>& candidates, float p, int min_keep) {
   if (p < 1) keep_mass(candidates, p * weight_of(candidates), min_keep);
 }
 
-void keep_min_p(std::vector<Candidate>& candidates, float p, int min_keep) {
+void keep_min_p(std::vector<TokenWeight>& candidates, float p, int min_keep) {
   if (p <= 0 || candidates.empty()) return;
   float most = 0;
-  for (const Candidate& c : candidates) most = std::max(most, c.weight);
+  for (const TokenWeight& c : candidates) most = std::max(most, c.weight);
   float least = p * most;
   auto kept = std::count_if(candidates.begin(), candidates.end(),
-                            [&](const Candidate& c) { return c.weight >= least; });
+                            [&](const TokenWeight& c) { return c.weight >= least; });
   if (kept < min_keep) {
     keep_top_k(candidates, min_keep);
   } else {
-    keep_if(candidates, [&](const Candidate& c) { return c.weight >= least; });
+    keep_if(candidates, [&](const TokenWeight& c) { return c.weight >= least; });
   }
 }
 
-void drop_top_choices(std::vector<Candidate>& candidates, float threshold,
+void drop_top_choices(std::vector<TokenWeight>& candidates, float threshold,
                       std::span<const int32_t> spared) {
   double bound = static_cast<double>(threshold) * weight_of(candidates);
   float least = kInfinity;
-  for (const Candidate& c : candidates)
+  for (const TokenWeight& c : candidates)
     if (c.weight > bound) least = std::min(least, c.weight);
-  std::erase_if(candidates, [&](const Candidate& c) {
+  std::erase_if(candidates, [&](const TokenWeight& c) {
     return c.weight > least && std::find(spared.begin(), spared.end(), c.id) == spared.end();
   });
 }
@@ -394,7 +394,7 @@ float Sampler::least_weight_of_interest(double total) {
 // The candidates of at least that weight.
 void Sampler::gather(float least) {
   candidates_.clear();
-  Candidate block[kBlock];
+  TokenWeight block[kBlock];
   for (size_t b = 0; b < weights_.size(); b += kBlock) {
     size_t kept = 0;
     for (size_t i = b; i < std::min(b + kBlock, weights_.size()); ++i) {
@@ -422,15 +422,15 @@ int32_t Sampler::draw_filtered(std::span<const float> logits, float max, int64_t
   double sum = 0;
   float inverse_temperature = inverse(o.temperature);
   float kept_max = -kInfinity;
-  for (const Candidate& c : candidates_)
+  for (const TokenWeight& c : candidates_)
     kept_max = std::max(kept_max, logits[static_cast<size_t>(c.id)]);
-  for (Candidate& c : candidates_) {
+  for (TokenWeight& c : candidates_) {
     c.weight = exp_negative((logits[static_cast<size_t>(c.id)] - kept_max) * inverse_temperature);
     sum += c.weight;
   }
   double left = draw.where * sum;
   int32_t last = candidates_.front().id;
-  for (const Candidate& c : candidates_) {
+  for (const TokenWeight& c : candidates_) {
     if (c.weight <= 0) continue;
     last = c.id;
     if (left < c.weight) break;

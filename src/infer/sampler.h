@@ -35,19 +35,19 @@ struct SampleOptions {
 };
 
 // A token that may still be drawn, and its weight relative to the others.
-struct Candidate {
+struct TokenWeight {
   int32_t id = 0;
   float weight = 0;
 };
 
 // The filters. Candidates are in order of their ids, before and after; of equal weights the lower
 // id counts as likelier. None of them takes the last candidate.
-void keep_top_k(std::vector<Candidate>& candidates, int k);
-void keep_top_p(std::vector<Candidate>& candidates, float p, int min_keep);
-void keep_min_p(std::vector<Candidate>& candidates, float p, int min_keep);
+void keep_top_k(std::vector<TokenWeight>& candidates, int k);
+void keep_top_p(std::vector<TokenWeight>& candidates, float p, int min_keep);
+void keep_min_p(std::vector<TokenWeight>& candidates, float p, int min_keep);
 // XTC, "exclude top choices": of the candidates with a probability above the threshold, drops all
 // that are likelier than the least of them, `spared` ids excepted.
-void drop_top_choices(std::vector<Candidate>& candidates, float threshold,
+void drop_top_choices(std::vector<TokenWeight>& candidates, float threshold,
                       std::span<const int32_t> spared);
 
 // Holds scratch memory: one per thread.
@@ -82,7 +82,7 @@ class Sampler {
   std::vector<int32_t> counts_;  // all 0 between calls
   std::vector<int32_t> seen_;
   std::vector<float> weights_, maxima_;
-  std::vector<Candidate> candidates_;
+  std::vector<TokenWeight> candidates_;
 };
 
 }  // namespace wick
