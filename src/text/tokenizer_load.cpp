@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a tokenizer's files.
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "text/component.h"
+#include "text/tokenizer_impl.h"
+
+namespace wick {
+
+namespace {
+
+constexpr const char* kConfigName = "tokenizer_config.json";
+
+template <typename Component>
+Component read_component(const Json& tokenizer, const char* key, const std::string& where) {
+  const Json* json = find_member(tokenizer, key);
+  return json ? Component(*json, cat(where, ": ", key)) : Component();
+}
+
+const Json& model_member(const Json& tokenizer, const std::string& where) {
+  const Json* model = find_member(tokenizer, "model");
+  if (!model)
+    fail(ErrorCode::kCorruptFile, where, ": there is no \"model\"; is it a tokenizer.json?");
+  return *model;
+}
+
+AddedToken read_added_token(const Json& json, const std::string& where) {
+  AddedToken token;
+  token.content = get_string(json, "content", where);
+  token.single_word = get_bool(json, "single_word", where, false);
+  token.lstrip = get_bool(json, "lstrip", where, false);
+  token.rstrip = get_bool(json, "rstrip", where, false);
+  token.special = get_bool(json, "special", where, false);
+  token.normalized = get_bool(json, "normalized", where, !token.special);
+  return token;
+}
+
+// Collects the added tokens of tokenizer.json, then those of tokenizer_config.json.
+class AddedTokenList {
+ public:
+  explicit AddedTokenList(const BpeModel& model) : model_(model) {}
+
+  // A content that is known keeps its id and takes the new flags.
+  void add(AddedToken token, int64_t id, const std::string& where) {
+    if (token.content.empty()) return;
+    if (id < 0 || id > kMaxTokenId)
+      fail(ErrorCode::kCorruptFile, where, ": the id of \"", token.content, "\" is ", id,
+           ", expected 0 … ", kMaxTokenId);
+    if (auto known = by_content_.find(token.content); known != by_content_.end()) {
+      token.id = tokens_[known->second].id;
+      tokens_[known->second] = std::move(token);
+      return;
+    }
+    token.id = static_cast<int32_t>(id);
+    if (std::optional<int32_t> in_model = model_.find(token.content)) {
+      token.id = *in_model;
+    } else if (const std::string* other = model_.piece(token.id)) {
+      fail(ErrorCode::kCorruptFile, where, ": \"", token.content, "\" has the id ", id,
+           ", which is that of \"", *other, "\" in the vocabulary");
+    }
+    if (auto [other, fresh] = by_id_.emplace(token.id, tokens_.size()); !fresh)
+      fail(ErrorCode::kCorruptFile, where, ": \"", token.content, "\" and \"",
+           tokens_[other->second].content, "\" have the same id ", token.id);
+    by_content_.emplace(token.content, tokens_.size());
+    tokens_.push_back(std::move(token));
+  }
+
+  std::vector<AddedToken> take() { return std::move(tokens_); }
+
+ private:
+  const BpeModel& model_;
+  std::vector<AddedToken> tokens_;
+  StringMap<size_t> by_content_;
+  std::unordered_map<int32_t, size_t> by_id_;
+};
+
+std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
+                                          const BpeModel& model, const std::string& where) {
+  AddedTokenList list(model);
+  if (const Json* items = find_member(tokenizer, "added_tokens")) {
+    if (!items->is_array())
+      fail(ErrorCode::kCorruptFile, where, ": added_tokens: expected an array, got ",
+           json_kind(*items));
+    for (size_t i = 0; i < items->size(); ++i) {
+      std::string path = cat(where, ": added_tokens[", i, "]");
+      list.add(read_added_token((*items)[i], path), get_int((*items)[i], "id", path), path);
+    }
+  }
+  if (const Json* items = find_member(config, "added_tokens_decoder");
+      items && items->is_object()) {
+    for (const auto& [key, value] : items->items()) {
+      std::string path = cat(kConfigName, ": added_tokens_decoder[\"", key, "\"]");
+      int64_t id = -1;
+      auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      if (error != std::errc() || end != key.data() + key.size())
+        fail(ErrorCode::kCorruptFile, path, ": the key is not a token id");
+      list.add(read_added_token(value, path), id, path);
+    }
+  }
+  return list.take();
+}
+
+// A token named in a config: "…", {"content": "…"} or null.
+std::string named_token(const Json& json, const char* key) {
+  const Json* value = find_member(json, key);
+  if (value && value->is_object()) value = find_member(*value, "content");
+  return value && value->is_string() ? value->get<std::string>() : std::string();
+}
+
+// "chat_template" of a config: a text, or a list of {"name", "template"} with one named default.
+std::string read_chat_template(const Json& config, const std::string& where) {
+  const Json* source = find_member(config, "chat_template");
+  if (!source) return {};
+  if (source->is_string()) return source->get<std::string>();
+  if (!source->is_array())
+    fail(ErrorCode::kCorruptFile, where, ": chat_template is ", json_kind(*source),
+         ", expected a string or a list of {name, template}");
+  for (size_t i = 0; i < source->size(); ++i) {
+    std::string path = cat(where, ": chat_template[", i, "]");
+    if (get_string((*source)[i], "name", path) == "default")
+      return get_string((*source)[i], "template", path);
+  }
+  return {};
+}
+
+Json read_json_if_present(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? read_json(path) : Json();
+}
+
+}  // namespace
+
+Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const Json& special_map,
+                      const std::string& where)
+    : model(model_member(tokenizer, where), where + ": model"),
+      normalizer(read_component<Normalizer>(tokenizer, "normalizer", where)),
+      pre_tokenizer(read_component<PreTokenizer>(tokenizer, "pre_tokenizer", where)),
+      post_processor(read_component<PostProcessor>(tokenizer, "post_processor", where)),
+      decoder(read_component<Decoder>(tokenizer, "decoder", where)),
+      added(read_added_tokens(tokenizer, config, model, where), normalizer) {
+  vocab_size = model.id_limit();
+  for (const AddedToken& token : added.all())
+    vocab_size = std::max<int64_t>(vocab_size, int64_t{token.id} + 1);
+  auto named = [&](const char* key) {
+    std::string token = named_token(config, key);
+    return token.empty() ? named_token(special_map, key) : token;
+  };
+  bos = named("bos_token");
+  eos = named("eos_token");
+  pad = named("pad_token");
+  chat_template = read_chat_template(config, kConfigName);
+}
+
+Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,
+                               std::string_view tokenizer_config_json, std::string_view where) {
+  Json config =
+      tokenizer_config_json.empty() ? Json() : parse_json(tokenizer_config_json, kConfigName);
+  return Tokenizer(std::make_unique<const Impl>(parse_json(tokenizer_json, where), config, Json(),
+                                                std::string(where)));
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+  std::filesystem::path file = folder / "tokenizer.json";
+  Json tokenizer = read_json(file);
+  Json config = read_json_if_present(folder / kConfigName);
+  auto impl = std::make_unique<Impl>(
+      tokenizer, config, read_json_if_present(folder / "special_tokens_map.json"), file.string());
+  std::error_code ignored;
+  constexpr size_t kMaxTemplate = size_t{1} << 24;
+  if (auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, ignored)) {
+    impl->chat_template = read_file(path, kMaxTemplate);
+  } else if (impl->chat_template.empty()) {
+    std::filesystem::path other = folder / "chat_template.json";
+    impl->chat_template = read_chat_template(read_json_if_present(other), other.string());
+  }
+  return Tokenizer(std::move(impl));
+}
+
+}  // namespace wick
