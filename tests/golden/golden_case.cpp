@@ -256,6 +256,12 @@ float Trainer::update() {
   return norm;
 }
 
+std::vector<float> Trainer::params() const {
+  std::vector<float> out(static_cast<size_t>(layout_.size()));
+  backend_.download(*params_, DType::kF32, 0, layout_.size(), out.data());
+  return out;
+}
+
 std::vector<float> Trainer::part(const BufferPtr& buffer, const std::string& tensor) const {
   const ParamLayout::Entry* entry = layout_.find(tensor);
   WICK_CHECK(entry != nullptr, tensor);

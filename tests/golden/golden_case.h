@@ -56,6 +56,7 @@ class Trainer {
   // By the flat layout: adapter tensors as layout() names them, or the tensors of the model's file.
   std::vector<float> gradient(const std::string& tensor) const { return part(grads_, tensor); }
   std::vector<float> param(const std::string& tensor) const { return part(params_, tensor); }
+  std::vector<float> params() const;  // all, by the layout
   const ParamLayout& layout() const { return layout_; }
 
  private:
