@@ -65,7 +65,7 @@ std::string DataIssue::str() const {
   return line > 0 ? cat(file, ":", line, ": ", what) : cat(file, ": ", what);
 }
 
-class Dataset::Loader {
+class ExampleSet::Loader {
  public:
   Loader(std::string file, const Tokenizer& tokenizer, const ChatTemplate* chat_template,
          const DataOptions& options)
@@ -99,7 +99,7 @@ class Dataset::Loader {
     set_.examples_.push_back(std::move(example));
   }
 
-  Dataset finish() {
+  ExampleSet finish() {
     if (set_.rows_read_ == 0)
       fail(ErrorCode::kInvalidArgument, set_.file_,
            ": the data set is empty; wanted is one JSON object per line");
@@ -126,12 +126,13 @@ class Dataset::Loader {
 
   RowEncoder encoder_;
   const DataOptions& options_;
-  Dataset set_;
+  ExampleSet set_;
   std::vector<DataIssue> found_;
 };
 
-Dataset Dataset::load(const fs::path& path, const std::string& split, const Tokenizer& tokenizer,
-                      const ChatTemplate* chat_template, const DataOptions& options) {
+ExampleSet ExampleSet::load(const fs::path& path, const std::string& split,
+                            const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                            const DataOptions& options) {
   std::error_code error;
   fs::file_status status = fs::status(path, error);
   if (!fs::exists(status))
@@ -157,37 +158,37 @@ Dataset Dataset::load(const fs::path& path, const std::string& split, const Toke
   return loader.finish();
 }
 
-Dataset Dataset::from_text(std::string_view text, const std::string& where,
-                           const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-                           const DataOptions& options) {
+ExampleSet ExampleSet::from_text(std::string_view text, const std::string& where,
+                                 const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                                 const DataOptions& options) {
   Loader loader(where, tokenizer, chat_template, options);
   for_each_json_line(text, where,
                      [&](int64_t line, Json&& row) { loader.add(line, std::move(row)); });
   return loader.finish();
 }
 
-Dataset Dataset::from_examples(std::vector<Example> examples, std::string name) {
+ExampleSet ExampleSet::from_examples(std::vector<Example> examples, std::string name) {
   for (const Example& example : examples)
     WICK_CHECK(!example.ids.empty() && example.ids.size() == example.trained.size() &&
                    example.trained[0] == 0 &&
                    std::find_if(example.trained.begin(), example.trained.end(),
                                 [](uint8_t t) { return t != 0; }) != example.trained.end(),
                name, ": an example without a trained token");
-  Dataset set;
+  ExampleSet set;
   set.rows_read_ = static_cast<int64_t>(examples.size());
   set.examples_ = std::move(examples);
   set.file_ = std::move(name);
   return set;
 }
 
-bool Dataset::has_split(const fs::path& path, const std::string& split) {
+bool ExampleSet::has_split(const fs::path& path, const std::string& split) {
   std::error_code error;
   fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return !files_of_split(path, split).empty();
   return fs::exists(status) && split == "train";
 }
 
-int64_t Dataset::issue_count(DataIssueKind kind) const {
+int64_t ExampleSet::issue_count(DataIssueKind kind) const {
   return std::count_if(issues_.begin(), issues_.end(),
                        [&](const DataIssue& issue) { return issue.kind == kind; });
 }

@@ -78,22 +78,22 @@ struct DataIssue {
 };
 
 // Rows are in the order of the file. Rows without a trained token are not among them.
-class Dataset {
+class ExampleSet {
  public:
   // `path` is a JSON-lines file (then `split` does not matter) or a folder with train.jsonl,
   // valid.jsonl (or validation.jsonl, val.jsonl) and test.jsonl. `chat_template` may be null.
   // Throws: kNotFound; kCorruptFile as "file:line: what" for rows that cannot be used; what the
   // template throws, with file and line; kInvalidArgument for a data set without any trained token
   // and for wrong options.
-  static Dataset load(const std::filesystem::path& path, const std::string& split,
-                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-                      const DataOptions& options);
+  static ExampleSet load(const std::filesystem::path& path, const std::string& split,
+                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                         const DataOptions& options);
   // The same from text in memory; `where` stands for the file in messages.
-  static Dataset from_text(std::string_view text, const std::string& where,
-                           const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-                           const DataOptions& options);
+  static ExampleSet from_text(std::string_view text, const std::string& where,
+                              const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                              const DataOptions& options);
   // Rows that were made elsewhere. Requires: trained[0] == 0 and a trained token in each.
-  static Dataset from_examples(std::vector<Example> examples, std::string name);
+  static ExampleSet from_examples(std::vector<Example> examples, std::string name);
   // Whether the folder `path` has a file of that split. A file is its own "train" split only.
   static bool has_split(const std::filesystem::path& path, const std::string& split);
 

@@ -31,7 +31,7 @@ NumberStats number_stats(std::vector<int64_t> numbers) {
   return stats;
 }
 
-DataReport inspect(const Dataset& dataset) {
+DataReport inspect(const ExampleSet& dataset) {
   DataReport report;
   report.rows_read = dataset.rows_read();
   report.rows = dataset.size();
@@ -54,7 +54,7 @@ DataReport inspect(const Dataset& dataset) {
   return report;
 }
 
-std::vector<std::pair<int64_t, int64_t>> shared_rows(const Dataset& a, const Dataset& b) {
+std::vector<std::pair<int64_t, int64_t>> shared_rows(const ExampleSet& a, const ExampleSet& b) {
   std::unordered_map<std::string_view, int64_t> seen;
   for (int64_t i = 0; i < b.size(); ++i) seen.emplace(bytes_of_ids(b[i]), i);
   std::vector<std::pair<int64_t, int64_t>> shared;

@@ -31,11 +31,11 @@ struct DataReport {
   // Rows whose tokens are those of an earlier row: (its index, the earlier one's), ascending.
   std::vector<std::pair<int64_t, int64_t>> duplicates;
 };
-DataReport inspect(const Dataset& dataset);
+DataReport inspect(const ExampleSet& dataset);
 
 // Rows of `a` whose tokens are also those of a row of `b`: (index in a, index in b). A held-out set
 // that shares rows with the training set measures memory, not learning.
-std::vector<std::pair<int64_t, int64_t>> shared_rows(const Dataset& a, const Dataset& b);
+std::vector<std::pair<int64_t, int64_t>> shared_rows(const ExampleSet& a, const ExampleSet& b);
 
 struct ShownToken {
   int32_t id = 0;

@@ -57,7 +57,7 @@ std::vector<size_t> best_fit_decreasing(const std::vector<PackLimits>& sizes,
 
 class PackWriter {
  public:
-  PackWriter(const Dataset& dataset, const PackLimits& limits, uint64_t key)
+  PackWriter(const ExampleSet& dataset, const PackLimits& limits, uint64_t key)
       : dataset_(dataset), limits_(limits), key_(key) {}
 
   Pack empty() const {
@@ -104,7 +104,7 @@ class PackWriter {
   }
 
  private:
-  const Dataset& dataset_;
+  const ExampleSet& dataset_;
   PackLimits limits_;
   uint64_t key_;
 };
@@ -121,7 +121,7 @@ PackLimits row_size(const Example& example) {
   return size;
 }
 
-std::vector<Pack> pack_rows(const Dataset& dataset, std::span<const int64_t> row_indices,
+std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> row_indices,
                             const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing) {
   WICK_CHECK(limits.tokens <= std::numeric_limits<int32_t>::max(), limits.tokens, " slots");
   std::vector<PackLimits> sizes;
@@ -181,7 +181,7 @@ std::vector<int64_t> Order::update(int64_t index) const {
   return {permutation_.begin() + first, permutation_.begin() + last};
 }
 
-PackLimits smallest_limits(const Dataset& dataset) {
+PackLimits smallest_limits(const ExampleSet& dataset) {
   PackLimits least;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     PackLimits size = row_size(dataset[i]);
@@ -192,7 +192,7 @@ PackLimits smallest_limits(const Dataset& dataset) {
   return least;
 }
 
-PackLimits choose_limits(const Dataset& dataset, const Order& order, int64_t max_tokens) {
+PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens) {
   PackLimits least = smallest_limits(dataset);
   std::vector<std::vector<PackLimits>> updates;
   int64_t largest_update = 0;

@@ -45,7 +45,7 @@ struct Pack {
 // Best-fit decreasing: the longest row first, each into the pack that it fills best. Depends on the
 // arguments alone. Without `packing` each row has a pack of its own.
 // Throws: kInvalidArgument, naming file and line, for a row that the limits cannot hold.
-std::vector<Pack> pack_rows(const Dataset& dataset, std::span<const int64_t> row_indices,
+std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> row_indices,
                             const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing);
 
 // Which rows form which update. Every epoch has every row exactly once, in an order that depends on
@@ -71,11 +71,11 @@ class Order {
 
 // The least limits that hold every row of the data set: those for runs without packing. T is a
 // multiple of 16.
-PackLimits smallest_limits(const Dataset& dataset);
+PackLimits smallest_limits(const ExampleSet& dataset);
 
 // The limits under which the first epoch wastes least: packs times (T + M + a fixed cost of
 // starting one), over a few T between the longest row's and max_tokens. T is a multiple of 16, and
 // is above max_tokens only where a single row is.
-PackLimits choose_limits(const Dataset& dataset, const Order& order, int64_t max_tokens);
+PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens);
 
 }  // namespace wick
