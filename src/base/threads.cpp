@@ -47,11 +47,12 @@ struct ThreadPool::Shared {
   void* context = nullptr;
   int64_t count = 0;
 
-  void drain() {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, i);
+  void drain(int worker) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;)
+      task(context, i, worker);
   }
 
-  void worker() {
+  void serve(int worker) {
     uint64_t seen = 0;
     for (;;) {
       int spins = 0;
@@ -67,7 +68,7 @@ struct ThreadPool::Shared {
       }
       if (stop.load()) return;
       seen = generation.load(std::memory_order_acquire);
-      drain();
+      drain(worker);
       busy.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -76,7 +77,7 @@ struct ThreadPool::Shared {
 ThreadPool::ThreadPool(int threads)
     : threads_(threads > 0 ? threads : usable_cpus()), shared_(std::make_unique<Shared>()) {
   for (int i = 1; i < threads_; ++i)
-    shared_->workers.emplace_back([shared = shared_.get()] { shared->worker(); });
+    shared_->workers.emplace_back([shared = shared_.get(), i] { shared->serve(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -92,7 +93,7 @@ void ThreadPool::run(int64_t n, Task task, void* context) {
   if (n <= 0) return;
   Shared& s = *shared_;
   if (n == 1 || threads_ == 1) {
-    for (int64_t i = 0; i < n; ++i) task(context, i);
+    for (int64_t i = 0; i < n; ++i) task(context, i, 0);
     return;
   }
   s.task = task;
@@ -106,7 +107,7 @@ void ThreadPool::run(int64_t n, Task task, void* context) {
     { std::lock_guard<std::mutex> lock(s.mutex); }
     s.wake.notify_all();
   }
-  s.drain();
+  s.drain(0);
   while (s.busy.load(std::memory_order_acquire) > 0) relax();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -28,7 +29,7 @@ std::string compare(const Case& c, const Arg& arg, const std::vector<double>& go
   size_t at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (got[i] == want[i] || !is_defined(c, arg, i)) continue;
-    double scale = std::max(std::abs(want[i]), mean);
+    double scale = std::max({std::abs(want[i]), mean, kCancelledScale});
     double error = std::isfinite(want[i]) ? std::abs(got[i] - want[i]) / scale : INFINITY;
     if (!(error <= worst)) {
       worst = error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one table of tolerances: how far a back end may be from ref<double> in the same operands,
-// relative to the larger of the element and the mean magnitude of its value.
+// relative to the largest of the element, the mean magnitude of its value, and kCancelledScale.
 #pragma once
 
 #include <cmath>
@@ -29,6 +29,11 @@ inline double tolerance(DType dtype, int64_t reduction) {
   }
   return 0;
 }
+
+// Operands are of order one, so an element whose terms cancel to almost nothing still carries the
+// rounding of its terms: the smallest magnitude that errors are measured against, per unit of
+// tolerance.
+constexpr double kCancelledScale = 0.125;
 
 // Reverse rules against complex step, relative to the largest derivative of the operand.
 constexpr double kGradTolerance = 1e-10;

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/cpu.h"
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+
+#include "backend/cpu/rungs.h"
+#include "backend/host_program.h"
+#include "base/check.h"
+#include "base/threads.h"
+#include "hwy/targets.h"
+
+#ifdef __linux__
+#include <unistd.h>
+#endif
+
+namespace wick {
+namespace cpu {
+
+const char* rung_name(Rung rung) {
+  constexpr const char* kNames[kRungCount] = {"avx512", "avx2", "sse4", "neon", "scalar"};
+  return kNames[static_cast<int>(rung)];
+}
+
+bool rung_works(Rung rung) {
+  constexpr int64_t kBits[kRungCount] = {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, 0};
+  // The last entry of every table is the baseline, which on some machines is one of the others.
+  if (rung == Rung::kScalar) return (HWY_TARGETS & (HWY_EMU128 | HWY_SCALAR)) != 0;
+  return (kBits[static_cast<int>(rung)] & HWY_TARGETS & hwy::SupportedTargets()) != 0;
+}
+
+}  // namespace cpu
+
+namespace {
+
+using cpu::Rung;
+
+std::string model_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0)
+      if (size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
+  return "CPU";
+}
+
+size_t physical_memory() {
+#ifdef __linux__
+  long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  size_t bytes = pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : 0;
+  std::ifstream limit("/sys/fs/cgroup/memory.max");
+  if (size_t most = 0; limit >> most && most > 0) bytes = std::min(bytes, most);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
+Rung choose_rung(const std::string& name) {
+  for (int i = 0; i < cpu::kRungCount; ++i) {
+    Rung rung = static_cast<Rung>(i);
+    if (cpu::rung_works(rung) && (name.empty() || name == cpu::rung_name(rung))) return rung;
+  }
+  std::string known;
+  for (const std::string& isa : cpu_isas()) known += (known.empty() ? "" : ", ") + isa;
+  fail(ErrorCode::kInvalidArgument, "--cpu-isa ", name, " cannot be used on this machine; it has ",
+       known);
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const BackendOptions& options)
+      : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
+    for (auto list :
+         {cpu::linear_candidates, cpu::norm_candidates, cpu::elementwise_candidates,
+          cpu::row_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
+          cpu::head_candidates, cpu::optimizer_candidates}) {
+      cpu::Candidates some = list(rung_);
+      candidates_.insert(candidates_.end(), some.begin(), some.end());
+    }
+  }
+
+  DeviceInfo info() const override {
+    std::call_once(measured_, [this] { peak_gflops_ = measure_peak(); });
+    DeviceInfo info;
+    info.name = "cpu";
+    info.isa = cpu::rung_name(rung_);
+    info.threads = pool_.threads();
+    info.description = cat(model_name(), ", ", info.isa, ", ", info.threads,
+                           info.threads == 1 ? " thread" : " threads");
+    info.peak_gflops = peak_gflops_;
+    info.memory_bytes = physical_memory();
+    return info;
+  }
+
+  ElementBytes element_sizes() const override { return elements_.bytes; }
+  BufferPtr allocate(DType dtype, int64_t count) override {
+    return host_allocate(elements_, dtype, count);
+  }
+  void upload(Buffer& to, DType dtype, int64_t offset, int64_t count, const void* data) override {
+    host_upload(elements_, to, dtype, offset, count, data);
+  }
+  void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
+                void* data) const override {
+    host_download(elements_, from, dtype, offset, count, data);
+  }
+  Selection select(const Plan& plan) const override {
+    return select_candidates(plan, candidates_, pool_.threads(), "cpu");
+  }
+  std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
+                                   BufferPtr arena) override {
+    return std::make_unique<HostProgram>(plan, select(plan), candidates_, bindings, elements_,
+                                         pool_, std::move(arena));
+  }
+
+ private:
+  // On threads of its own: info() may be called while the pool is at work.
+  double measure_peak() const {
+    using Clock = std::chrono::steady_clock;
+    ThreadPool pool(pool_.threads());
+    double best = 0;
+    int64_t rounds = 1000;
+    for (auto start = Clock::now(); Clock::now() - start < std::chrono::milliseconds(20);) {
+      auto t0 = Clock::now();
+      pool.parallel(pool.threads(), [&](int64_t) { cpu::peak_loop(rung_, rounds); });
+      double seconds = std::chrono::duration<double>(Clock::now() - t0).count();
+      best = std::max(best, pool.threads() * cpu::peak_loop(rung_, 1) *
+                                static_cast<double>(rounds) / seconds * 1e-9);
+      if (seconds < 2e-3) rounds *= 2;
+    }
+    return best;
+  }
+
+  Rung rung_;
+  HostElements elements_ = plain_elements();
+  mutable ThreadPool pool_;
+  std::vector<Candidate> candidates_;
+  mutable std::once_flag measured_;
+  mutable double peak_gflops_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> cpu_isas() {
+  std::vector<std::string> names;
+  for (int i = 0; i < cpu::kRungCount; ++i)
+    if (cpu::rung_works(static_cast<Rung>(i)))
+      names.push_back(cpu::rung_name(static_cast<Rung>(i)));
+  return names;
+}
+
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace wick

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// gated_act, rope, add, scale, dropout: bound by bytes, one pass over each operand.
+#include "backend/cpu/accepts.h"
+#include "backend/cpu/rungs.h"
+#include "base/rng.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"
+// foreach_target must come first.
+#include "backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick::cpu::HWY_NAMESPACE {
+namespace {
+
+const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
+float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
+
+// act(x) = x * s(x) with s = sigmoid(x), or sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³), which
+// is gelu's tanh form; `slope` is act'(x).
+template <Act A>
+HWY_INLINE VF act(VF x, VF* slope) {
+  const VF one = set(1.0f);
+  VF s, ds;
+  if constexpr (A == Act::kSilu) {
+    s = sigmoid_v(x);
+    ds = hn::Mul(s, hn::Sub(one, s));
+  } else {
+    const VF twice_c = set(1.5957691216f);
+    VF x2 = hn::Mul(x, x);
+    s = sigmoid_v(hn::Mul(hn::Mul(twice_c, x), hn::MulAdd(x2, set(0.044715f), one)));
+    VF du = hn::Mul(twice_c, hn::MulAdd(x2, set(3 * 0.044715f), one));
+    ds = hn::Mul(hn::Mul(s, hn::Sub(one, s)), du);
+  }
+  if (slope != nullptr) *slope = hn::MulAdd(x, ds, s);
+  return hn::Mul(x, s);
+}
+
+template <Act A>
+void gated_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
+  const int64_t f = y.cols;
+  for (int64_t t = t0; t < t1; ++t)
+    for (int64_t i = 0; i < f; i += kLanes) {
+      VF gate = load_part(row(x, t) + i, f - i), up = load_part(row(x, t) + f + i, f - i);
+      store_part(hn::Mul(act<A>(gate, nullptr), up), out_row(y, t) + i, f - i);
+    }
+}
+
+template <Act A>
+void gated_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int64_t t0,
+                    int64_t t1) {
+  const int64_t f = dy.cols;
+  for (int64_t t = t0; t < t1; ++t)
+    for (int64_t i = 0; i < f; i += kLanes) {
+      const int64_t n = f - i;
+      VF gate = load_part(row(x, t) + i, n), up = load_part(row(x, t) + f + i, n);
+      VF g = load_part(row(dy, t) + i, n), slope;
+      VF a = act<A>(gate, &slope);
+      store_part(hn::Mul(hn::Mul(g, up), slope), out_row(dx, t) + i, n);
+      store_part(hn::Mul(g, a), out_row(dx, t) + f + i, n);
+    }
+}
+
+void gated_act_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  const bool silu = attr<GatedActAttr>(*args.step).act == Act::kSilu;
+  parallel_rows(*args.pool, y.rows, y.cols * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    (silu ? gated_rows<Act::kSilu> : gated_rows<Act::kGeluTanh>)(x, y, t0, t1);
+  });
+}
+void gated_act_bwd(const StepArgs& args) {
+  const Operand &dy = args.in[0], &x = args.in[1], &dx = args.out[0];
+  const bool silu = attr<GatedActAttr>(*args.step).act == Act::kSilu;
+  parallel_rows(*args.pool, dy.rows, dy.cols * 24, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    (silu ? gated_rows_bwd<Act::kSilu> : gated_rows_bwd<Act::kGeluTanh>)(dy, x, dx, t0, t1);
+  });
+}
+
+// The reverse of a rotation is the rotation by the negative angle.
+void rotate(const StepArgs& args, float direction) {
+  const Operand &x = args.in[0], &table = args.in[1], &positions = args.in[2], &y = args.out[0];
+  const int64_t e = attr<RopeAttr>(*args.step).head_dim, half = e / 2, heads = x.cols / e;
+  const bool add = args.accumulates(0);
+  parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    const VF sign = set(direction);
+    for (int64_t t = t0; t < t1; ++t) {
+      const float* angles = row(table, positions.as<const int32_t>()[t]);
+      for (int64_t h = 0; h < heads; ++h) {
+        const float* from = row(x, t) + h * e;
+        float* to = out_row(y, t) + h * e;
+        for (int64_t i = 0; i < half; i += kLanes) {
+          const int64_t n = half - i;
+          VF c = load_part(angles + i, n), s = hn::Mul(sign, load_part(angles + half + i, n));
+          VF u = load_part(from + i, n), v = load_part(from + half + i, n);
+          VF a = hn::NegMulAdd(v, s, hn::Mul(u, c)), b = hn::MulAdd(u, s, hn::Mul(v, c));
+          if (add) {
+            a = hn::Add(load_part(to + i, n), a);
+            b = hn::Add(load_part(to + half + i, n), b);
+          }
+          store_part(a, to + i, n);
+          store_part(b, to + half + i, n);
+        }
+      }
+    }
+  });
+}
+void rope_fwd(const StepArgs& args) { rotate(args, 1.0f); }
+void rope_bwd(const StepArgs& args) { rotate(args, -1.0f); }
+
+void add_fwd(const StepArgs& args) {
+  const Operand &a = args.in[0], &b = args.in[1], &y = args.out[0];
+  parallel_rows(*args.pool, y.rows, y.cols * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    for (int64_t t = t0; t < t1; ++t)
+      for (int64_t i = 0; i < y.cols; i += kLanes) {
+        const int64_t n = y.cols - i;
+        store_part(hn::Add(load_part(row(a, t) + i, n), load_part(row(b, t) + i, n)),
+                   out_row(y, t) + i, n);
+      }
+  });
+}
+
+// Forward and backward alike.
+void scale_any(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  const float factor = attr<ScaleAttr>(*args.step).factor;
+  const bool add = args.accumulates(0);
+  parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    const VF f = set(factor);
+    for (int64_t t = t0; t < t1; ++t)
+      for (int64_t i = 0; i < y.cols; i += kLanes) {
+        const int64_t n = y.cols - i;
+        float* to = out_row(y, t) + i;
+        VF v = hn::Mul(load_part(row(x, t) + i, n), f);
+        store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
+      }
+  });
+}
+
+// Forward and backward alike: the mask is a function of key, site and column.
+void dropout_any(const StepArgs& args) {
+  const Operand &x = args.in[0], &keys = args.in[1], &y = args.out[0];
+  const DropoutAttr& a = attr<DropoutAttr>(*args.step);
+  const float factor = 1.0f / (1.0f - a.p);
+  const bool add = args.accumulates(0);
+  parallel_rows(*args.pool, x.rows, x.cols * 32, [&](int64_t t0, int64_t t1) {
+    for (int64_t t = t0; t < t1; ++t) {
+      const int32_t* words = keys.as<const int32_t>() + t * keys.ld;
+      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(words[1])) << 32 |
+                           static_cast<uint32_t>(words[0]);
+      const float* from = row(x, t);
+      float* to = out_row(y, t);
+      for (int64_t d = 0; d < x.cols; d += 4) {
+        auto bits = philox(key, static_cast<uint64_t>(d / 4), a.site);
+        for (int64_t i = 0; i < std::min<int64_t>(4, x.cols - d); ++i) {
+          bool keep = uniform_float(bits[static_cast<size_t>(i)]) >= a.p;
+          float v = keep ? from[d + i] * factor : 0.0f;
+          to[d + i] = add ? to[d + i] + v : v;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+Candidates elementwise_table() {
+  static constexpr Candidate kTable[] = {
+      {Op::kGatedAct, Dir::kForward, "gated_act_fwd", gated_act_fwd, nullptr, nullptr},
+      {Op::kGatedAct, Dir::kBackward, "gated_act_bwd", gated_act_bwd, nullptr, nullptr},
+      {Op::kRope, Dir::kForward, "rope_fwd", rope_fwd, nullptr, nullptr},
+      {Op::kRope, Dir::kBackward, "rope_bwd", rope_bwd, nullptr, nullptr},
+      {Op::kAdd, Dir::kForward, "add_fwd", add_fwd, nullptr, nullptr},
+      {Op::kScale, Dir::kForward, "scale_fwd", scale_any, nullptr, nullptr},
+      {Op::kScale, Dir::kBackward, "scale_bwd", scale_any, nullptr, nullptr},
+      {Op::kDropout, Dir::kForward, "dropout_fwd", dropout_any, nullptr, nullptr},
+      {Op::kDropout, Dir::kBackward, "dropout_bwd", dropout_any, nullptr, nullptr},
+  };
+  return kTable;
+}
+
+}  // namespace wick::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick::cpu {
+WICK_CPU_BY_RUNG(elementwise_candidates, elementwise_table)
+}  // namespace wick::cpu
+#endif

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product's inner kernel, packing and blocking. Bound by multiply-adds: a tile of 14 x 32
+// (AVX-512) does 28 per 16 loads; packing costs about 0.3 cycles an element and is repaid over the
+// other matrix's extent.
+#include "backend/cpu/rungs.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/gemm.cpp"
+#include "hwy/foreach_target.h"
+// foreach_target must come first.
+#include "backend/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kBlockDepth = 256;        // of K: a panel of B this deep stays in the first cache
+constexpr int64_t kPackDepth = 1536;        // of K packed at a time
+constexpr int64_t kPackRows = 2048;         // of M packed at a time
+constexpr int64_t kPackElements = 1 << 20;  // of B packed at a time
+
+// Blocks of equal depth: the order of a sum over K, so a function of K alone.
+int64_t block_depth(int64_t k) {
+  int64_t blocks = (k + kBlockDepth - 1) / kBlockDepth;
+  return round_up((k + blocks - 1) / blocks, 4);
+}
+
+struct Plan2d {
+  int64_t block, depth, rows, cols;  // of K in a sum; of K, M, N packed at a time
+  int64_t mr;
+};
+
+Plan2d plan_gemm(int64_t m, int64_t n, int64_t k) {
+  Plan2d p;
+  p.block = block_depth(k);
+  p.depth = std::min(k, std::max<int64_t>(1, kPackDepth / p.block) * p.block);
+  p.mr = panel_rows(m);
+  p.rows = std::min(m, kPackRows / p.mr * p.mr);
+  int64_t cols = std::max(kMaxCols, kPackElements / p.depth / kMaxCols * kMaxCols);
+  p.cols = std::min(n, cols);
+  return p;
+}
+
+// Elements of scratch: bounds that never fall as m, n or k grow, so that scratch for the largest
+// product of a kernel serves its smaller ones.
+int64_t a_elements(int64_t m, int64_t k) {
+  return round_up((std::min(m, kPackRows) + kMaxRows) * std::min(k, kPackDepth), 16);
+}
+int64_t b_elements(int64_t n, int64_t k) {
+  const int64_t depth = std::min(k, kPackDepth);
+  return std::min(packed_cols(n) * depth, std::max(kMaxCols * depth, kPackElements));
+}
+
+// 4 consecutive elements of each of kLanes rows, turned: out[i] holds element i of every row.
+template <typename T>
+HWY_INLINE void load_turned(const T* const* rows, int64_t at, VF* HWY_RESTRICT out) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 4; ++i) out[i] = load(rows[0] + at + i);
+#else
+  const hn::CappedTag<float, 4> d4;
+  VF v[4];
+  for (int j = 0; j < 4; ++j) {
+    if constexpr (kLanes == 4) {
+      v[j] = load_as(df, rows[j] + at);
+    } else if constexpr (kLanes == 8) {
+      v[j] = hn::Combine(df, load_as(d4, rows[4 + j] + at), load_as(d4, rows[j] + at));
+    } else {
+#if HWY_TARGET == HWY_AVX3
+      const hn::CappedTag<float, 8> d8;
+      v[j] = hn::Combine(
+          df, hn::Combine(d8, load_as(d4, rows[12 + j] + at), load_as(d4, rows[8 + j] + at)),
+          hn::Combine(d8, load_as(d4, rows[4 + j] + at), load_as(d4, rows[j] + at)));
+#endif
+    }
+  }
+  const hn::RepartitionToWide<DF> dw;
+  VF low01 = hn::InterleaveLower(df, v[0], v[1]), high01 = hn::InterleaveUpper(df, v[0], v[1]);
+  VF low23 = hn::InterleaveLower(df, v[2], v[3]), high23 = hn::InterleaveUpper(df, v[2], v[3]);
+  auto wide = [dw](VF x) HWY_ATTR { return hn::BitCast(dw, x); };
+  out[0] = hn::BitCast(df, hn::InterleaveLower(dw, wide(low01), wide(low23)));
+  out[1] = hn::BitCast(df, hn::InterleaveUpper(dw, wide(low01), wide(low23)));
+  out[2] = hn::BitCast(df, hn::InterleaveLower(dw, wide(high01), wide(high23)));
+  out[3] = hn::BitCast(df, hn::InterleaveUpper(dw, wide(high01), wide(high23)));
+#endif
+}
+
+// Turns `count` rows of `depth` elements into to[k * stride + row], `width` >= count lanes wide.
+// Lanes past `count` repeat the last row: they only feed sums that are never stored.
+template <typename T>
+void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth, int64_t stride,
+          float* HWY_RESTRICT to) {
+  for (int64_t r0 = 0; r0 < width; r0 += kLanes) {
+    const T* rows[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) rows[r] = from + std::min(r0 + r, count - 1) * ld;
+    int64_t lanes = std::min(width - r0, kLanes);
+    // A full store may run into the next step's lanes, which are written after; not past the end,
+    // nor into lanes of a group written before.
+    int64_t whole = lanes == kLanes ? depth : (r0 == 0 ? depth - (kLanes / stride + 1) : 0);
+    VF v[4];
+    int64_t k = 0;
+    for (; k + 4 <= depth; k += 4) {
+      load_turned(rows, k, v);
+      float* at = to + k * stride + r0;
+      if (k + 4 <= whole) {
+        for (int i = 0; i < 4; ++i) store(v[i], at + i * stride);
+      } else {
+        for (int i = 0; i < 4; ++i) store_part(v[i], at + i * stride, lanes);
+      }
+    }
+    for (; k < depth; ++k)
+      for (int64_t r = 0; r < lanes; ++r) to[k * stride + r0 + r] = to_float(rows[r][k]);
+  }
+}
+
+template <typename T>
+void pack_b_as(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
+               float* HWY_RESTRICT to) {
+  const T* from = static_cast<const T*>(b.data);
+  if (b.transposed) return turn(from + n * b.ld + k, b.ld, cols, nr, depth, nr, to);
+  from += k * b.ld + n;
+  for (int64_t i = 0; i < depth; ++i, from += b.ld, to += nr)
+    for (int64_t j = 0; j < nr; j += kLanes)
+      store(j < cols ? load_part(from + j, cols - j) : hn::Zero(df), to + j);
+}
+
+template <int Rows, int Vectors>
+void tile(const Tile& t) {
+  const float* HWY_RESTRICT a = t.a;
+  const float* HWY_RESTRICT b = t.b;
+  VF sum[Rows][Vectors];
+  const bool whole = t.rows == Rows && t.cols == Vectors * kLanes;
+  if (t.finish == Finish::kContinue) {
+    for (int i = 0; i < Rows; ++i)
+      for (int j = 0; j < Vectors; ++j)
+        sum[i][j] = i < t.rows && j * kLanes < t.cols
+                        ? load_part(t.c + i * t.ldc + j * kLanes, t.cols - j * kLanes)
+                        : hn::Zero(df);
+  } else {
+    for (int i = 0; i < Rows; ++i)
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(df);
+  }
+  for (int64_t k = 0; k < t.depth; ++k) {
+    VF bv[Vectors];
+    for (int j = 0; j < Vectors; ++j) bv[j] = load(b + j * kLanes);
+    for (int i = 0; i < Rows; ++i) {
+      VF av = set(a[i]);
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(av, bv[j], sum[i][j]);
+    }
+    a += Rows;
+    b += Vectors * kLanes;
+  }
+  const VF alpha = set(t.alpha);
+  VF bias[Vectors];
+  for (int j = 0; j < Vectors; ++j)
+    bias[j] = t.bias != nullptr && j * kLanes < t.cols
+                  ? load_part(t.bias + j * kLanes, t.cols - j * kLanes)
+                  : hn::Zero(df);
+  if (whole && t.finish == Finish::kAdd) {
+    for (int i = 0; i < Rows; ++i)
+      for (int j = 0; j < Vectors; ++j) {
+        float* c = t.c + i * t.ldc + j * kLanes;
+        store(hn::Add(load(c), hn::MulAdd(sum[i][j], alpha, bias[j])), c);
+      }
+    return;
+  }
+  if (whole) {
+    for (int i = 0; i < Rows; ++i)
+      for (int j = 0; j < Vectors; ++j)
+        store(hn::MulAdd(sum[i][j], alpha, bias[j]), t.c + i * t.ldc + j * kLanes);
+    return;
+  }
+  for (int i = 0; i < Rows; ++i) {
+    if (i >= t.rows) break;
+    for (int j = 0; j < Vectors; ++j) {
+      int64_t cols = t.cols - j * kLanes;
+      if (cols <= 0) break;
+      float* c = t.c + i * t.ldc + j * kLanes;
+      VF v = hn::MulAdd(sum[i][j], alpha, bias[j]);
+      if (t.finish == Finish::kAdd) v = hn::Add(load_part(c, cols), v);
+      store_part(v, c, cols);
+    }
+  }
+}
+
+template <int Rows>
+TileFn tile_of(int64_t mr, int64_t vectors) {
+  if (mr == Rows) return vectors == 1 ? tile<Rows, 1> : tile<Rows, 2>;
+  if constexpr (Rows > 1)
+    return tile_of<Rows - 1>(mr, vectors);
+  else
+    return nullptr;
+}
+
+}  // namespace
+
+TileFn tile_fn(int64_t mr, int64_t nr) { return tile_of<kMaxRows>(mr, nr / kLanes); }
+
+void pack_a(const MatA& a, int64_t m, int64_t rows, int64_t mr, int64_t k, int64_t depth,
+            float* to) {
+  if (!a.transposed) return turn(a.data + m * a.ld + k, a.ld, rows, mr, depth, mr, to);
+  const float* from = a.data + k * a.ld + m;
+  for (int64_t i = 0; i < depth; ++i, from += a.ld, to += mr)
+    for (int64_t j = 0; j < mr; j += kLanes)
+      store_part(j < rows ? load_part(from + j, rows - j) : hn::Zero(df), to + j, mr - j);
+}
+
+void pack_b(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
+            float* to) {
+  with_type(b.dtype, [&](auto* type) HWY_ATTR {
+    using T = std::remove_cvref_t<decltype(*type)>;
+    pack_b_as<T>(b, n, cols, nr, k, depth, to);
+  });
+}
+
+void pack_rows(const MatA& a, int64_t m, int64_t depth, float* to) {
+  const int64_t mr = panel_rows(m);
+  for (int64_t r = 0; r < m; r += mr)
+    pack_a(a, r, std::min(mr, m - r), mr, 0, depth, to + r * depth);
+}
+
+void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to) {
+  for (int64_t j = 0; j < n; j += kMaxCols) {
+    const int64_t nr = panel_cols(j, n);
+    pack_b(b, j, std::min(nr, n - j), nr, 0, depth, to + j * depth);
+  }
+}
+
+void multiply_packed(int64_t m, int64_t n, int64_t depth, const float* a, const float* b,
+                     const MatC& c, Finish finish) {
+  const int64_t mr = panel_rows(m);
+  for (int64_t j = 0; j < n; j += kMaxCols) {
+    const int64_t nr = panel_cols(j, n);
+    const TileFn fn = tile_fn(mr, nr);
+    Tile t;
+    t.b = b + j * depth;
+    t.depth = depth;
+    t.ldc = c.ld;
+    t.cols = std::min(nr, n - j);
+    t.alpha = c.alpha;
+    t.finish = finish;
+    for (int64_t r = 0; r < m; r += mr) {
+      t.a = a + r * depth;
+      t.rows = std::min(mr, m - r);
+      t.c = c.data + r * c.ld + j;
+      fn(t);
+    }
+  }
+}
+
+size_t gemm_scratch(int64_t m, int64_t n, int64_t k) {
+  if (m == 0 || n == 0 || k == 0) return 0;
+  return static_cast<size_t>(a_elements(m, k) + b_elements(n, k) + round_up(n, 16)) * sizeof(float);
+}
+
+void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
+          const MatC& c, void* scratch) {
+  if (m == 0 || n == 0 || k == 0) return;
+  const Plan2d p = plan_gemm(m, n, k);
+  float* packed_a = static_cast<float*>(scratch);
+  float* packed_b = packed_a + a_elements(m, k);
+  float* bias = nullptr;
+  if (c.bias) {
+    bias = packed_b + b_elements(n, k);
+    with_type(c.bias.dtype, [&](auto* type) HWY_ATTR {
+      for (int64_t i = 0; i < n; i += kLanes)
+        store_part(load_part(static_cast<decltype(type)>(c.bias.data) + i, n - i), bias + i, n - i);
+    });
+  }
+  const TileFn wide = tile_fn(p.mr, kMaxCols), narrow = tile_fn(p.mr, kLanes);
+  for (int64_t k0 = 0; k0 < k; k0 += p.depth) {
+    const int64_t depth = std::min(p.depth, k - k0);
+    for (int64_t m0 = 0; m0 < m; m0 += p.rows) {
+      const int64_t rows = std::min(p.rows, m - m0);
+      const int64_t a_panels = (rows + p.mr - 1) / p.mr;
+      for (int64_t n0 = 0; n0 < n; n0 += p.cols) {
+        const int64_t cols = std::min(p.cols, n - n0);
+        const int64_t b_panels = (cols + kMaxCols - 1) / kMaxCols;
+        const int64_t a_tasks = n0 == 0 ? a_panels : 0;
+        pool.parallel(a_tasks + b_panels, [&](int64_t i) HWY_ATTR {
+          if (i < a_tasks) {
+            int64_t r = i * p.mr;
+            pack_a(a, m0 + r, std::min(p.mr, rows - r), p.mr, k0, depth, packed_a + r * depth);
+          } else {
+            int64_t j = (i - a_tasks) * kMaxCols;
+            int64_t nr = panel_cols(j, cols);
+            pack_b(b, n0 + j, std::min(nr, cols - j), nr, k0, depth, packed_b + j * depth);
+          }
+        });
+        // Tiles of about 112 x 256, smaller where there would be too few for all threads.
+        int64_t ta = std::min<int64_t>(8, a_panels), tb = std::min<int64_t>(8, b_panels);
+        auto count = [&] { return (a_panels + ta - 1) / ta * ((b_panels + tb - 1) / tb); };
+        while (count() < 4 * pool.threads() && ta * tb > 1)
+          (ta > tb ? ta : tb) = (std::max(ta, tb) + 1) / 2;
+        const int64_t tiles_down = (a_panels + ta - 1) / ta;
+        pool.parallel(count(), [&](int64_t i) HWY_ATTR {
+          const int64_t ia0 = i % tiles_down * ta, ia1 = std::min(ia0 + ta, a_panels);
+          const int64_t jb0 = i / tiles_down * tb, jb1 = std::min(jb0 + tb, b_panels);
+          for (int64_t kb = 0; kb < depth; kb += p.block) {
+            const bool first = k0 + kb == 0;
+            for (int64_t jb = jb0; jb < jb1; ++jb) {
+              const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
+              Tile t;
+              t.b = packed_b + j * depth + kb * nr;
+              t.depth = std::min(p.block, depth - kb);
+              t.ldc = c.ld;
+              t.cols = std::min(nr, cols - j);
+              t.alpha = c.alpha;
+              t.finish = first && !c.accumulate ? Finish::kWrite : Finish::kAdd;
+              t.bias = first && bias != nullptr ? bias + n0 + j : nullptr;
+              for (int64_t ia = ia0; ia < ia1; ++ia) {
+                const int64_t r = ia * p.mr;
+                t.a = packed_a + r * depth + kb * p.mr;
+                t.rows = std::min(p.mr, rows - r);
+                t.c = c.data + (m0 + r) * c.ld + n0 + j;
+                (nr == kMaxCols ? wide : narrow)(t);
+              }
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+}  // namespace wick::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// head: log-probability of each row's target, and its gradients. Bound by multiply-adds: two
+// products of rows x V x D forward (one without dlogp_dx), two or three backward.
+//
+// Logits exist for one stretch of rows and of the vocabulary at a time; a running maximum and sum
+// per row, as in attention, make w pass through the caches once per stretch of rows. Ignored rows
+// are left out before anything is multiplied.
+#include "backend/cpu/accepts.h"
+#include "backend/cpu/rungs.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/head.cpp"
+#include "hwy/foreach_target.h"
+// foreach_target must come first.
+#include "backend/cpu/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kRows = 1024;   // of x at a time
+constexpr int64_t kWords = 1024;  // of the vocabulary at a time
+constexpr float kNoScore = -3.0e38f;
+
+// Scratch: which rows count, their x, one block of logits, a sum per row and column, and what the
+// products need.
+struct Work {
+  int32_t* rows;
+  float *x, *logits, *sums, *most, *total, *chosen;
+  void* product;
+  size_t bytes;
+  Work(int64_t m, int64_t v, int64_t d, void* base) {
+    const int64_t r = std::min(m, kRows), words = std::min(v, kWords);
+    char* start = static_cast<char*>(base);
+    size_t at = 0;
+    auto take = [&](size_t n) {
+      char* p = start + at;
+      at += (n + 63) / 64 * 64;
+      return p;
+    };
+    auto floats = [&](int64_t n) {
+      return reinterpret_cast<float*>(take(static_cast<size_t>(n) * sizeof(float)));
+    };
+    rows = reinterpret_cast<int32_t*>(floats(m));
+    x = floats(r * d);
+    logits = floats(r * words);
+    sums = floats(r * d);
+    most = floats(r);
+    total = floats(r);
+    chosen = floats(r);
+    product = take(std::max(
+        {gemm_scratch(r, words, d), gemm_scratch(r, d, words), gemm_scratch(words, d, r)}));
+    bytes = at;
+  }
+};
+
+const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
+float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
+
+int64_t kept_rows(const Operand& targets, int32_t* rows) {
+  int64_t kept = 0;
+  for (int64_t m = 0; m < targets.elements(); ++m)
+    if (targets.as<const int32_t>()[m] >= 0) rows[kept++] = static_cast<int32_t>(m);
+  return kept;
+}
+
+void gather_x(ThreadPool& pool, const Operand& x, const int32_t* rows, int64_t count, float* to) {
+  parallel_rows(pool, count, x.cols * 8, [&](int64_t r0, int64_t r1) {
+    for (int64_t r = r0; r < r1; ++r)
+      std::memcpy(to + r * x.cols, row(x, rows[r]), static_cast<size_t>(x.cols) * sizeof(float));
+  });
+}
+
+MatB words_of(const Operand& w, int64_t v0, bool transposed) {
+  return {static_cast<const char*>(w.data) + static_cast<size_t>(v0 * w.ld) * dtype_bytes(w.dtype),
+          w.ld, transposed, w.dtype};
+}
+
+// One row of logits: the running maximum and sum, the target's logit; with `sums`, also the
+// logits' exponentials in place and what was summed so far rescaled.
+void softmax_row(float* logits, int64_t words, float* most, float* total, float* sums, int64_t d) {
+  VF top = set(kNoScore);
+  for (int64_t j = 0; j < words; j += kLanes) {
+    const int64_t n = words - j;
+    VF v = load_part(logits + j, n);
+    if (n < kLanes) v = hn::IfThenElse(hn::FirstN(df, static_cast<size_t>(n)), v, set(kNoScore));
+    top = hn::Max(top, v);
+  }
+  const float old_most = *most, new_most = std::max(old_most, max_lanes(top));
+  VF sum = hn::Zero(df);
+  for (int64_t j = 0; j < words; j += kLanes) {
+    const int64_t n = words - j;
+    VF p = exp_v(hn::Sub(load_part(logits + j, n), set(new_most)));
+    if (n < kLanes) p = hn::IfThenElseZero(hn::FirstN(df, static_cast<size_t>(n)), p);
+    sum = hn::Add(sum, p);
+    if (sums != nullptr) store_part(p, logits + j, n);
+  }
+  const float factor = hn::GetLane(exp_v(set(old_most - new_most)));
+  if (sums != nullptr && factor != 1.0f && old_most != kNoScore)
+    for (int64_t i = 0; i < d; i += kLanes)
+      store_part(hn::Mul(load_part(sums + i, d - i), set(factor)), sums + i, d - i);
+  *total = std::fma(*total, factor, sum_lanes(sum));
+  *most = new_most;
+}
+
+// to = w[target] - sums * factor
+void finish_row(const Operand& w, int64_t target, const float* sums, float factor, float* to) {
+  with_type(w.dtype, [&](auto* type) HWY_ATTR {
+    auto* from = static_cast<decltype(type)>(w.data) + target * w.ld;
+    for (int64_t i = 0; i < w.cols; i += kLanes) {
+      const int64_t n = w.cols - i;
+      store_part(hn::NegMulAdd(load_part(sums + i, n), set(factor), load_part(from + i, n)), to + i,
+                 n);
+    }
+  });
+}
+
+void head_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &w = args.in[1], &targets = args.in[2], &logp = args.out[0];
+  const Operand lse = args.out.size() > 1 ? args.out[1] : Operand{};
+  const Operand slope = args.out.size() > 2 ? args.out[2] : Operand{};
+  const int64_t m = x.rows, d = x.cols, v = w.rows;
+  const Work work(m, v, d, args.scratch);
+  ThreadPool& pool = *args.pool;
+  for (int64_t i = 0; i < m; ++i)
+    if (targets.as<const int32_t>()[i] < 0) {
+      logp.as<float>()[i] = 0;
+      if (lse) lse.as<float>()[i] = 0;
+      if (slope) std::fill_n(out_row(slope, i), d, 0.0f);
+    }
+  const int64_t kept = kept_rows(targets, work.rows);
+  for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
+    const int64_t rows = std::min(kRows, kept - r0);
+    const int32_t* which = work.rows + r0;
+    gather_x(pool, x, which, rows, work.x);
+    std::fill_n(work.most, rows, kNoScore);
+    std::fill_n(work.total, rows, 0.0f);
+    for (int64_t v0 = 0; v0 < v; v0 += kWords) {
+      const int64_t words = std::min(kWords, v - v0);
+      gemm(pool, rows, words, d, {work.x, d}, words_of(w, v0, true), {work.logits, words},
+           work.product);
+      parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
+        for (int64_t r = a; r < b; ++r) {
+          float* logits = work.logits + r * words;
+          const int64_t target = targets.as<const int32_t>()[which[r]] - v0;
+          if (target >= 0 && target < words) work.chosen[r] = logits[target];
+          softmax_row(logits, words, work.most + r, work.total + r,
+                      slope ? work.sums + r * d : nullptr, d);
+        }
+      });
+      if (slope)
+        gemm(pool, rows, d, words, {work.logits, words}, words_of(w, v0, false),
+             {work.sums, d, 1.0f, v0 > 0}, work.product);
+    }
+    parallel_rows(pool, rows, slope ? d * 12 : 64, [&](int64_t a, int64_t b) HWY_ATTR {
+      for (int64_t r = a; r < b; ++r) {
+        const int32_t i = which[r];
+        const float all = work.most[r] + std::log(work.total[r]);
+        logp.as<float>()[i] = work.chosen[r] - all;
+        if (lse) lse.as<float>()[i] = all;
+        if (slope)
+          finish_row(w, targets.as<const int32_t>()[i], work.sums + r * d, 1.0f / work.total[r],
+                     out_row(slope, i));
+      }
+    });
+  }
+}
+size_t head_fwd_scratch(const StepArgs& args, int) {
+  return Work(args.in[0].rows, args.in[1].rows, args.in[0].cols, nullptr).bytes;
+}
+
+// logits -> dlogp * (1[target] - p), the gradient of the logits.
+void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t target) {
+  const VF g = set(-dlogp), shift = set(lse);
+  for (int64_t j = 0; j < words; j += kLanes) {
+    const int64_t n = words - j;
+    store_part(hn::Mul(g, exp_v(hn::Sub(load_part(logits + j, n), shift))), logits + j, n);
+  }
+  if (target >= 0 && target < words) logits[target] += dlogp;
+}
+
+void zero_rows(ThreadPool& pool, const Operand& to) {
+  parallel_rows(pool, to.rows, to.cols * 4, [&](int64_t a, int64_t b) {
+    for (int64_t r = a; r < b; ++r) std::fill_n(out_row(to, r), to.cols, 0.0f);
+  });
+}
+
+void head_bwd(const StepArgs& args) {
+  const Operand &dlogp = args.in[0], &x = args.in[1], &w = args.in[2], &targets = args.in[3],
+                &lse = args.in[4];
+  const Operand slope = args.in.size() > 5 ? args.in[5] : Operand{};
+  const Operand& dx = args.out[0];
+  const Operand dw = args.out.size() > 1 ? args.out[1] : Operand{};
+  const int64_t d = w.cols, v = w.rows;
+  ThreadPool& pool = *args.pool;
+  const int32_t* target_of = targets.as<const int32_t>();
+  if (dx && slope)
+    parallel_rows(pool, dx.rows, d * 8, [&](int64_t a, int64_t b) HWY_ATTR {
+      for (int64_t i = a; i < b; ++i) {
+        const VF g = set(target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]);
+        for (int64_t c = 0; c < d; c += kLanes)
+          store_part(hn::Mul(g, load_part(row(slope, i) + c, d - c)), out_row(dx, i) + c, d - c);
+      }
+    });
+  const bool make_dx = dx && !slope;
+  if (!make_dx && !dw) return;
+  const Work work(targets.elements(), v, d, args.scratch);
+  const int64_t kept = kept_rows(targets, work.rows);
+  if (make_dx) zero_rows(pool, dx);
+  if (dw && kept == 0 && !args.accumulates(1)) zero_rows(pool, dw);
+  for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
+    const int64_t rows = std::min(kRows, kept - r0);
+    const int32_t* which = work.rows + r0;
+    gather_x(pool, x, which, rows, work.x);
+    for (int64_t v0 = 0; v0 < v; v0 += kWords) {
+      const int64_t words = std::min(kWords, v - v0);
+      gemm(pool, rows, words, d, {work.x, d}, words_of(w, v0, true), {work.logits, words},
+           work.product);
+      parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
+        for (int64_t r = a; r < b; ++r) {
+          const int32_t i = which[r];
+          gradient_row(work.logits + r * words, words, lse.as<const float>()[i],
+                       dlogp.as<const float>()[i], target_of[i] - v0);
+        }
+      });
+      if (make_dx)
+        gemm(pool, rows, d, words, {work.logits, words}, words_of(w, v0, false),
+             {work.sums, d, 1.0f, v0 > 0}, work.product);
+      if (dw)
+        gemm(pool, words, d, rows, {work.logits, words, true}, {work.x, d},
+             {out_row(dw, v0), dw.ld, 1.0f, args.accumulates(1) || r0 > 0}, work.product);
+    }
+    if (make_dx)
+      for (int64_t r = 0; r < rows; ++r)
+        std::memcpy(out_row(dx, which[r]), work.sums + r * d,
+                    static_cast<size_t>(d) * sizeof(float));
+  }
+}
+size_t head_bwd_scratch(const StepArgs& args, int) {
+  const bool has_slope = args.in.size() > 5 && args.in[5];
+  const bool has_dw = args.out.size() > 1 && args.out[1];
+  if (has_slope && !has_dw) return 0;
+  const Operand& w = args.in[2];
+  return Work(args.in[3].elements(), w.rows, w.cols, nullptr).bytes;
+}
+
+}  // namespace
+
+Candidates head_table() {
+  static constexpr Candidate kTable[] = {
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts_weights<0b10>, head_fwd_scratch},
+      {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_weights<0b100>, head_bwd_scratch},
+  };
+  return kTable;
+}
+
+}  // namespace wick::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick::cpu {
+WICK_CPU_BY_RUNG(head_candidates, head_table)
+}  // namespace wick::cpu
+#endif

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets that the cpu back end is compiled for, and each file's kernels for one.
+//
+// Every kernel file is compiled once per rung (Highway's foreach_target); the back end picks its
+// rung when it is made and keeps plain function pointers. Nothing global is switched.
+#pragma once
+
+// Before any Highway header: the rungs between these bring nothing that kernels in f32 would use.
+#define HWY_DISABLED_TARGETS                                                             \
+  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | \
+   HWY_WASM | HWY_WASM_EMU256 | HWY_PPC8)
+
+#include <span>
+
+#include "backend/kernels.h"
+
+namespace wick::cpu {
+
+enum class Rung : int { kAvx512, kAvx2, kSse4, kNeon, kScalar };
+constexpr int kRungCount = 5;
+const char* rung_name(Rung rung);
+// Whether this binary has code for a rung and this machine can run it.
+bool rung_works(Rung rung);
+
+using Candidates = std::span<const Candidate>;
+Candidates linear_candidates(Rung rung);
+Candidates norm_candidates(Rung rung);
+Candidates elementwise_candidates(Rung rung);
+Candidates row_candidates(Rung rung);
+Candidates attention_fwd_candidates(Rung rung);
+Candidates attention_bwd_candidates(Rung rung);
+Candidates head_candidates(Rung rung);
+Candidates optimizer_candidates(Rung rung);
+
+// Multiplications and additions that one thread finishes in `rounds` rounds of the peak loop.
+double peak_loop(Rung rung, int64_t rounds);
+
+}  // namespace wick::cpu
+
+// Defines `name(rung)` in wick::cpu from the per-target functions `target_fn`, none of which takes
+// an argument. Used after foreach_target, in a file's HWY_ONCE part.
+#define WICK_CPU_BY_RUNG(name, target_fn)                                                      \
+  Candidates name(Rung rung) {                                                                 \
+    using Fn = Candidates (*)();                                                               \
+    constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(target_fn), HWY_CHOOSE_AVX2(target_fn), \
+                                       HWY_CHOOSE_SSE4(target_fn), HWY_CHOOSE_NEON(target_fn), \
+                                       HWY_CHOOSE_FALLBACK(target_fn)};                        \
+    return kTable[static_cast<int>(rung)]();                                                   \
+  }
