@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/random_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <complex>
+
+#include "backend/ref/ref.h"
+
+namespace wick {
+namespace {
+
+using Complex = std::complex<double>;
+constexpr uint64_t kPlans = 300;
+
+// A random plan on ref<S>. Contents depend on names and sizes only.
+template <class S>
+class RefRun {
+ public:
+  explicit RefRun(const RandomPlan& made) : made_(made) {
+    const Plan& plan = made.plan;
+    Bindings bindings(plan.values.size());
+    auto bind = [&](ValueId id, uint64_t key, float scale) {
+      const Value& v = plan.value(id);
+      BufferPtr buffer = backend_.allocate(v.dtype, v.shape.elements());
+      Rng rng(key);
+      for (int64_t i = 0; i < v.shape.elements(); ++i) {
+        RefBackend<S>::elements(*buffer)[i] = S(scale * rng.normal());
+      }
+      return bindings[static_cast<size_t>(id)] = buffer;
+    };
+    params_ = bind(made.params, 1, 0.7f);
+    grads_ = bind(made.grads, 2, 0.0f);
+    for (size_t i = 0; i < made.weights.size(); ++i) bind(made.weights[i], 3 + i, 0.7f);
+    program_ = backend_.compile(plan, bindings);
+    for (const RandomPlan::Feed& feed : made.feeds) {
+      if (feed.ints.empty()) {
+        program_->feed(feed.id, feed.floats.data(), 4 * feed.floats.size());
+      } else {
+        program_->feed(feed.id, feed.ints.data(), 4 * feed.ints.size());
+      }
+    }
+  }
+
+  S loss() {
+    program_->run();
+    program_->wait();
+    return *RefBackend<S>::elements(*program_, made_.loss);
+  }
+  std::vector<S> grads() {
+    S* g = RefBackend<S>::elements(*grads_);
+    return {g, g + count()};
+  }
+  S* params() { return RefBackend<S>::elements(*params_); }
+  int64_t count() const { return made_.plan.value(made_.params).shape[0]; }
+
+ private:
+  const RandomPlan& made_;
+  RefBackend<S> backend_;
+  BufferPtr params_, grads_;
+  std::unique_ptr<Program> program_;
+};
+
+double largest(const std::vector<double>& xs) {
+  double most = 0;
+  for (double x : xs) most = std::max(most, std::abs(x));
+  return most;
+}
+
+// Every combination of rewrites and recompute that a seed has.
+std::vector<RandomPlan> variants(uint64_t seed) {
+  std::vector<RandomPlan> all;
+  for (bool fuse : {false, true}) {
+    for (bool recompute : {false, true}) {
+      all.push_back(make_random_plan({.seed = seed, .fuse = fuse, .recompute = recompute}));
+    }
+  }
+  return all;
+}
+
+TEST(RandomPlan, AreLegalAndNothingAliveOverlaps) {
+  RefBackend<double> backend;
+  for (uint64_t seed = 0; seed < kPlans; ++seed) {
+    for (const RandomPlan& made : variants(seed)) {
+      SCOPED_TRACE(seed);
+      ASSERT_NO_THROW(check(made.plan)) << print(made.plan);
+      // Scratch of odd sizes, so that placement has more to do than ref asks for.
+      std::vector<size_t> scratch;
+      for (size_t i = 0; i < made.plan.steps.size(); ++i) scratch.push_back(i % 3 * (100 + i));
+      Placement placement = place(made.plan, backend.element_sizes(), scratch);
+      ASSERT_NO_THROW(check_placement(made.plan, backend.element_sizes(), scratch, placement));
+      int64_t sum = 0;
+      for (const Value& v : made.plan.values) {
+        if (v.kind == Kind::kTemp) sum += (v.shape.elements() * 8 + 63) / 64 * 64;
+      }
+      EXPECT_LE(place(made.plan, backend.element_sizes(), {}).arena_bytes, sum);
+      EXPECT_EQ(forecast_memory(made.plan, backend).arena,
+                static_cast<int64_t>(
+                    backend
+                        .compile(made.plan,
+                                 [&] {
+                                   Bindings bindings(made.plan.values.size());
+                                   for (size_t id = 0; id < bindings.size(); ++id) {
+                                     const Value& v = made.plan.values[id];
+                                     if (v.kind == Kind::kWeight || v.kind == Kind::kState) {
+                                       bindings[id] = backend.allocate(v.dtype, v.shape.elements());
+                                     }
+                                   }
+                                   return bindings;
+                                 }())
+                        ->arena_bytes()));
+    }
+  }
+}
+
+TEST(RandomPlan, FusedEqualsUnfused) {
+  int applied = 0;
+  for (uint64_t seed = 0; seed < kPlans; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomPlan plain = make_random_plan({.seed = seed});
+    RandomPlan fused = make_random_plan({.seed = seed, .fuse = true});
+    applied += fused.fused;
+    RefRun<double> a(plain), b(fused);
+    double loss = a.loss();
+    EXPECT_NEAR(loss, b.loss(), 1e-12 * std::abs(loss));
+    std::vector<double> ga = a.grads(), gb = b.grads();
+    double scale = largest(ga);
+    EXPECT_GT(scale, 0);
+    for (size_t i = 0; i < ga.size(); ++i) EXPECT_NEAR(ga[i], gb[i], 1e-12 * scale);
+  }
+  EXPECT_GT(applied, static_cast<int>(kPlans) / 2);
+}
+
+TEST(RandomPlan, RecomputeChangesNoBit) {
+  int longer = 0;
+  for (uint64_t seed = 0; seed < kPlans; ++seed) {
+    for (bool fuse : {false, true}) {
+      SCOPED_TRACE(seed);
+      RandomPlan kept = make_random_plan({.seed = seed, .fuse = fuse});
+      RandomPlan again = make_random_plan({.seed = seed, .fuse = fuse, .recompute = true});
+      longer += again.plan.steps.size() > kept.plan.steps.size();
+      RefRun<double> a(kept), b(again);
+      EXPECT_EQ(a.loss(), b.loss());
+      EXPECT_EQ(a.grads(), b.grads());
+    }
+  }
+  EXPECT_GT(longer, static_cast<int>(kPlans) / 2);
+}
+
+// grad · v for random directions v at once, and a few derivatives alone.
+TEST(RandomPlan, GradientsAgreeWithComplexStep) {
+  constexpr double kStep = 1e-30;
+  for (uint64_t seed = 0; seed < kPlans; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomPlan both = make_random_plan({.seed = seed, .fuse = true, .recompute = true});
+    RandomPlan forward = make_random_plan({.seed = seed, .reverse = false});
+    RefRun<double> reversed(both);
+    double loss = reversed.loss();
+    std::vector<double> grads = reversed.grads();
+    RefRun<Complex> stepped(forward);
+    Rng rng(seed);
+    for (int trial = 0; trial < 12; ++trial) {
+      int64_t alone = static_cast<int64_t>(rng.below(static_cast<uint64_t>(both.used)));
+      // Where the softmax saturates, derivatives are the rounding of numbers as large as the loss.
+      double want = 0, scale = std::abs(loss);
+      for (int64_t i = 0; i < stepped.count(); ++i) {
+        double v = trial < 4 ? rng.normal() : (i == alone ? 1.0 : 0.0);
+        stepped.params()[i] = Complex(stepped.params()[i].real(), kStep * v);
+        want += v * grads[static_cast<size_t>(i)];
+        scale = std::max(scale, std::abs(grads[static_cast<size_t>(i)]));
+      }
+      Complex got = stepped.loss();
+      EXPECT_NEAR(got.imag() / kStep, want, 1e-10 * scale);
+      EXPECT_NEAR(got.real(), loss, 1e-10 * std::abs(loss));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace wick
