@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which back ends this binary has.
 #include "backend/backend.h"
+#include "backend/cpu/cpu.h"
 #include "backend/ref/ref.h"
 #include "base/check.h"
-#if __has_include("backend/cpu/cpu.h")
-#include "backend/cpu/cpu.h"
-#define WICK_HAS_CPU 1
-#endif
 
 namespace wick {
 namespace {
@@ -18,9 +15,7 @@ struct Entry {
 
 // The best first: "auto" is the first.
 constexpr Entry kEntries[] = {
-#ifdef WICK_HAS_CPU
     {"cpu", make_cpu_backend},
-#endif
     {"ref", make_ref_backend},
 };
 
