@@ -19,12 +19,11 @@ int64_t bucket_size(int64_t tokens) {
 }  // namespace
 
 DecoderEngine::DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
-                             const Adapter* adapter, BufferPtr params, int64_t slots,
-                             int64_t context)
+                             ParamSource source, BufferPtr params, int64_t slots, int64_t context)
     : backend_(backend),
       config_(config),
       weights_(weights),
-      adapter_(adapter),
+      source_(source),
       params_(std::move(params)),
       slots_(slots),
       context_(context) {
@@ -46,7 +45,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
   DecoderPlanOptions o;
   o.tokens = tokens;
   o.positions = context_;
-  o.adapter = adapter_;
+  o.source = source_;
   o.cache_rows = slots_ * context_;
   b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
   Recorder& r = b.plan->recorder();

@@ -24,10 +24,10 @@ struct SlotToken {
 
 class DecoderEngine {
  public:
-  // `slots` sequences of up to `context` tokens each. `adapter` may be null; else `params` holds
-  // its numbers. All must outlive this.
+  // `slots` sequences of up to `context` tokens each. `params` holds the numbers of `source`, if it
+  // has any. All must outlive this.
   DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
-                const Adapter* adapter, BufferPtr params, int64_t slots, int64_t context);
+                ParamSource source, BufferPtr params, int64_t slots, int64_t context);
 
   int64_t slots() const { return slots_; }
   int64_t context() const { return context_; }
@@ -51,7 +51,7 @@ class DecoderEngine {
   Backend& backend_;
   ModelConfig config_;
   ModelWeights& weights_;
-  const Adapter* adapter_;
+  ParamSource source_;
   BufferPtr params_;
   int64_t slots_, context_;
   std::vector<BufferPtr> cache_k_, cache_v_;

@@ -65,12 +65,12 @@ struct TextGenerator::Sequence {
 };
 
 TextGenerator::TextGenerator(Backend& backend, const ModelConfig& config, ModelWeights& weights,
-                             const Tokenizer& tokenizer, const Adapter* adapter, BufferPtr params)
+                             const Tokenizer& tokenizer, ParamSource source, BufferPtr params)
     : backend_(backend),
       config_(config),
       weights_(weights),
       tokenizer_(tokenizer),
-      adapter_(adapter),
+      source_(source),
       params_(std::move(params)) {}
 
 void TextGenerator::check_prompt(std::span<const int32_t> prompt,
@@ -95,7 +95,7 @@ void TextGenerator::make_engine(int64_t slots, int64_t context) {
   if (engine_ && engine_->slots() == slots && engine_->context() >= context) return;
   engine_.reset();
   cached_.clear();
-  engine_ = std::make_unique<DecoderEngine>(backend_, config_, weights_, adapter_, params_, slots,
+  engine_ = std::make_unique<DecoderEngine>(backend_, config_, weights_, source_, params_, slots,
                                             context);
 }
 

@@ -33,9 +33,9 @@ struct Decoded {
 
 class TextGenerator {
  public:
-  // `adapter` may be null; else `params` holds its numbers on the device. All must outlive this.
+  // `params` holds the numbers of `source`, if it has any. All must outlive this.
   TextGenerator(Backend& backend, const ModelConfig& config, ModelWeights& weights,
-                const Tokenizer& tokenizer, const Adapter* adapter, BufferPtr params);
+                const Tokenizer& tokenizer, ParamSource source, BufferPtr params);
 
   // Called with each piece of final text; false stops.
   using OnText = std::function<bool(const std::string& piece)>;
@@ -61,7 +61,7 @@ class TextGenerator {
   ModelConfig config_;
   ModelWeights& weights_;
   const Tokenizer& tokenizer_;
-  const Adapter* adapter_;
+  ParamSource source_;
   BufferPtr params_;
   std::unique_ptr<DecoderEngine> engine_;
   std::vector<int32_t> cached_;  // the tokens in slot 0

@@ -16,13 +16,13 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
   context_.recompute = options.recompute;
 
-  int64_t params = options.trained ? options.trained->size() : 0;
-  if (options.adapter) params = options.adapter->param_count();
-  if (params > 0) context_.adapter.params = r.state("params", {params}, DType::kF32);
-  if (options.adapter) {
-    context_.adapter.adapter = options.adapter;
+  const Adapter* adapter = options.source.adapter;
+  if (int64_t params = options.source.count(); params > 0)
+    context_.adapter.params = r.state("params", {params}, DType::kF32);
+  if (adapter) {
+    context_.adapter.adapter = adapter;
     bool drops = false;
-    for (const LoraModule& m : options.adapter->modules()) drops |= m.dropout > 0;
+    for (const LoraModule& m : adapter->modules()) drops |= m.dropout > 0;
     if (drops && options.training) context_.adapter.keys = r.feed("keys", {t, 2}, DType::kI32);
   }
   if (options.cache_rows > 0) {
@@ -37,8 +37,8 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     auto found = weights_.find(spec.name);
     if (found != weights_.end()) return found->second.second;
     ValueId id;
-    const ParamLayout::Entry* entry =
-        options_.trained ? options_.trained->find(spec.name) : nullptr;
+    const ParamLayout* trained = options_.source.trained;
+    const ParamLayout::Entry* entry = trained ? trained->find(spec.name) : nullptr;
     if (entry)
       id = recorder_.flat(context_.adapter.params, entry->offset, spec.shape, spec.name);
     else

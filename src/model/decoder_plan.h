@@ -16,14 +16,21 @@
 
 namespace wick {
 
+// What of a model is not frozen, if anything: an adapter, or weights of these names. Its numbers
+// are the flat state `params`.
+struct ParamSource {
+  const Adapter* adapter = nullptr;
+  const ParamLayout* trained = nullptr;
+  int64_t count() const { return adapter ? adapter->param_count() : trained ? trained->size() : 0; }
+};
+
 struct DecoderPlanOptions {
   int64_t tokens = 0;
   int64_t positions = 0;  // rows of the rope table: the bound of every position
   bool training = false;  // record what backward reads
   bool recompute = false;
-  const Adapter* adapter = nullptr;      // its numbers, or those of trained weights, are `params`
-  const ParamLayout* trained = nullptr;  // weights of these names are params, not weights
-  int64_t cache_rows = 0;                // > 0: decode over a cache of that many rows per layer
+  ParamSource source;
+  int64_t cache_rows = 0;  // > 0: decode over a cache of that many rows per layer
 };
 
 class DecoderPlan {

@@ -43,37 +43,27 @@ std::vector<float> initial_weights(const Trainable& trainable, const ModelWeight
 TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
                      const StepOptions& options)
     : config_(config), trainable_(std::move(trainable)), options_(options) {
-  auto record = [&](bool training, Tail& tail) {
-    DecoderPlanOptions o;
-    o.tokens = options.limits.tokens;
-    o.positions = options.positions;
-    o.training = training;
-    o.recompute = options.recompute;
-    o.adapter = trainable_.adapter;
-    if (!trainable_.adapter) o.trained = &trainable_.layout;
-    auto plan = std::make_unique<DecoderPlan>(config_, weights, o);
-    Recorder& r = plan->recorder();
+  DecoderPlanOptions o;
+  o.tokens = options.limits.tokens;
+  o.positions = options.positions;
+  o.training = true;
+  o.recompute = options.recompute;
+  o.source = trainable_.source();
+  micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
+  tail_ = record_targets(*micro_, options.limits.targets);
+  {
+    Recorder& r = micro_->recorder();
     Shape m{options.limits.targets};
-    tail.rows = r.feed("rows", m, DType::kI32);
-    tail.targets = r.feed("targets", m, DType::kI32);
-    ValueId x = r.gather_rows(plan->hidden(), tail.rows);
-    tail.logp = r.head(x, plan->head_weight(), tail.targets);
-    if (training) {
-      tail.weight = r.feed("weight", m, DType::kF32);
-      tail.segment = r.feed("segment", m, DType::kI32);
-      tail.loss = r.segment_sum(tail.logp, tail.weight, tail.segment, 1);
-      fuse(plan->plan());
-      tail.grads = r.state("grads", {trainable_.layout.size()}, DType::kF32);
-      backward(r, tail.loss, plan->params(), tail.grads);
-    } else {
-      plan->plan().results.push_back(tail.logp);
-      fuse(plan->plan());
-    }
-    check(plan->plan());
-    return plan;
-  };
-  micro_ = record(true, micro_tail_);
-  evaluate_ = record(false, evaluate_tail_);
+    weight_ = r.feed("weight", m, DType::kF32);
+    segment_ = r.feed("segment", m, DType::kI32);
+    loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    fuse(micro_->plan());
+    grads_value_ = r.state("grads", {trainable_.layout.size()}, DType::kF32);
+    backward(r, loss_, micro_->params(), grads_value_);
+    check(micro_->plan());
+  }
+  scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), options.limits,
+                                     options.positions);
 
   Recorder r(update_, false);
   const int64_t p = trainable_.layout.size();
@@ -91,7 +81,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
 
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);
-  MemoryForecast eval = forecast_memory(evaluate_->plan(), backend);
+  MemoryForecast eval = scorer_->forecast(backend);
   MemoryForecast update = forecast_memory(update_, backend);
   int64_t flat =
       trainable_.layout.size() * static_cast<int64_t>(backend.element_bytes(DType::kF32));
@@ -113,27 +103,18 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   v_ = backend.allocate(DType::kF32, p);
   arena_ = backend.allocate(DType::kU8, forecast(backend).arena);
 
-  auto compile_decoder = [&](const DecoderPlan& plan, const Tail& tail) {
-    Bindings b = plan.bind(backend, weights);
-    b[static_cast<size_t>(plan.params())] = params_;
-    if (tail.grads != kNone) b[static_cast<size_t>(tail.grads)] = grads_;
-    return backend.compile(plan.plan(), b, arena_);
-  };
-  micro_program_ = compile_decoder(*micro_, micro_tail_);
-  evaluate_program_ = compile_decoder(*evaluate_, evaluate_tail_);
+  Bindings micro = micro_->bind(backend, weights);
+  micro[static_cast<size_t>(micro_->params())] = params_;
+  micro[static_cast<size_t>(grads_value_)] = grads_;
+  micro_program_ = backend.compile(micro_->plan(), micro, arena_);
+  scorer_->compile(backend, weights, params_, arena_);
   Bindings b(update_.values.size());
   const BufferPtr states[] = {params_, m_, v_, grads_};
   for (size_t i = 0; i < 4; ++i) b[static_cast<size_t>(update_states_[i])] = states[i];
   update_program_ = backend.compile(update_, b, arena_);
 
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
-  micro_program_->feed(micro_tail_.segment, zeros.data(), zeros.size() * sizeof(int32_t));
-}
-
-int64_t TrainStep::arena_bytes() const {
-  return static_cast<int64_t>(
-      std::max({micro_program_->arena_bytes(), update_program_->arena_bytes(),
-                evaluate_program_->arena_bytes()}));
+  micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
 }
 
 void TrainStep::set_params(std::span<const float> params) {
@@ -168,31 +149,16 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed_pack(Program& program, const DecoderPlan& plan, ValueId rows, ValueId targets,
-                          const Pack& pack) const {
-  auto feed = [&](ValueId id, const std::vector<int32_t>& data) {
-    program.feed(id, data.data(), data.size() * sizeof(int32_t));
-  };
-  const DecoderContext& c = plan.context();
-  feed(c.ids, pack.ids);
-  feed(c.positions, pack.positions);
-  feed(c.begin, pack.begin);
-  feed(c.end, pack.end);
-  if (c.adapter.keys != kNone) feed(c.adapter.keys, pack.keys);
-  feed(rows, pack.rows);
-  feed(targets, pack.targets);
-}
-
 double TrainStep::accumulate(const Pack& pack, float weight) {
-  feed_pack(*micro_program_, *micro_, micro_tail_.rows, micro_tail_.targets, pack);
+  feed_pack(*micro_program_, *micro_, tail_, pack);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
-  micro_program_->feed(micro_tail_.weight, weights.data(), weights.size() * sizeof(float));
+  micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
   micro_program_->run();
   micro_program_->wait();
   float loss = 0;
-  micro_program_->read(micro_tail_.loss, &loss, sizeof loss);
+  micro_program_->read(loss_, &loss, sizeof loss);
   return loss;
 }
 
@@ -212,13 +178,6 @@ float TrainStep::update(const AdamwSettings& s) {
   float norm = 0;
   update_program_->read(norm_, &norm, sizeof norm);
   return norm;
-}
-
-void TrainStep::evaluate(const Pack& pack, std::span<float> logp) {
-  feed_pack(*evaluate_program_, *evaluate_, evaluate_tail_.rows, evaluate_tail_.targets, pack);
-  evaluate_program_->run();
-  evaluate_program_->wait();
-  evaluate_program_->read(evaluate_tail_.logp, logp.data(), logp.size_bytes());
 }
 
 }  // namespace wick

@@ -12,8 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "data/packing.h"
-#include "model/decoder_plan.h"
+#include "train/scorer.h"
 
 namespace wick {
 
@@ -22,6 +21,8 @@ struct Trainable {
   const Adapter* adapter = nullptr;
   ParamLayout layout;             // the adapter's, or the weights'
   std::vector<WeightSpec> specs;  // of the weights; empty for an adapter
+
+  ParamSource source() const { return {adapter, adapter ? nullptr : &layout}; }
 };
 Trainable train_adapter(const Adapter& adapter);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
@@ -60,8 +61,8 @@ class TrainStep {
   const PackLimits& limits() const { return options_.limits; }
 
   void compile(Backend& backend, ModelWeights& weights);
-  // Bytes that the arena really takes, after compile().
-  int64_t arena_bytes() const;
+  // Bytes that the shared arena really has, after compile().
+  int64_t arena_bytes() const { return static_cast<int64_t>(arena_->bytes()); }
 
   // Requires compile() for all below. Vectors are as long as the layout.
   void set_params(std::span<const float> params);
@@ -76,29 +77,24 @@ class TrainStep {
   // One AdamW update from the gradients so far; returns their norm before clipping.
   float update(const AdamwSettings& settings);
   // log p of each target of the pack, [M]; 0 beyond used_targets.
-  void evaluate(const Pack& pack, std::span<float> logp);
+  void evaluate(const Pack& pack, std::span<float> logp) { scorer_->score(pack, logp); }
 
  private:
-  void feed_pack(Program& program, const DecoderPlan& plan, ValueId rows, ValueId targets,
-                 const Pack& pack) const;
-
   ModelConfig config_;
   Trainable trainable_;
   StepOptions options_;
 
-  struct Tail {
-    ValueId rows = kNone, targets = kNone, weight = kNone, segment = kNone;
-    ValueId loss = kNone, logp = kNone, grads = kNone;
-  };
-  std::unique_ptr<DecoderPlan> micro_, evaluate_;
-  Tail micro_tail_, evaluate_tail_;
+  std::unique_ptr<DecoderPlan> micro_;
+  TargetTail tail_;
+  ValueId weight_ = kNone, segment_ = kNone, loss_ = kNone, grads_value_ = kNone;
+  std::unique_ptr<Scorer> scorer_;
   Plan update_;
   ValueId hyper_ = kNone, norm_ = kNone;
   std::vector<ValueId> update_states_;  // params, m, v, grads
 
   Backend* backend_ = nullptr;
   BufferPtr params_, grads_, m_, v_, arena_;
-  std::unique_ptr<Program> micro_program_, update_program_, evaluate_program_;
+  std::unique_ptr<Program> micro_program_, update_program_;
 };
 
 }  // namespace wick

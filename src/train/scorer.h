@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scorer: log-probabilities of a pack's targets, forward only.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "data/packing.h"
+#include "model/decoder_plan.h"
+
+namespace wick {
+
+// The feeds behind a DecoderPlan that pick the predicted tokens, and the log-probabilities.
+struct TargetTail {
+  ValueId rows = kNone, targets = kNone;
+  ValueId logp = kNone;  // f32 [M]
+};
+TargetTail record_targets(DecoderPlan& plan, int64_t targets);
+void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail, const Pack& pack);
+
+class Scorer {
+ public:
+  // Records only. `positions` is above every position in the data.
+  Scorer(const ModelConfig& config, const ModelWeights& weights, ParamSource source,
+         const PackLimits& limits, int64_t positions);
+
+  const Plan& plan() const { return plan_->plan(); }
+  MemoryForecast forecast(const Backend& backend) const {
+    return forecast_memory(plan_->plan(), backend);
+  }
+
+  // `params` holds the source's numbers; null without any. `arena` may be shared; null: its own.
+  void compile(Backend& backend, ModelWeights& weights, BufferPtr params, BufferPtr arena);
+  // log p of each target, [M]; 0 beyond used_targets. Requires compile().
+  void score(const Pack& pack, std::span<float> logp);
+
+ private:
+  std::unique_ptr<DecoderPlan> plan_;
+  TargetTail tail_;
+  std::unique_ptr<Program> program_;
+};
+
+}  // namespace wick
