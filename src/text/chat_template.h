@@ -11,10 +11,11 @@
 
 #include <cstddef>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "io/json.h"
 
 namespace wick {
 
@@ -32,9 +33,9 @@ struct RenderedChat {
 };
 
 struct TemplateInput {
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // {role, content, …}
-  nlohmann::ordered_json tools;  // array of tool schemas; null if none
-  nlohmann::ordered_json extra;  // object: further variables, e.g. enable_thinking; may be null
+  Json messages = Json::array();  // {role, content, …}
+  Json tools;                     // array of tool schemas; null if none
+  Json extra;                     // object: further variables, e.g. enable_thinking; may be null
   bool add_generation_prompt = false;
   std::string bos_token, eos_token;
   std::optional<std::string> date;  // "2026-01-02", what strftime_now sees; now if absent

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// assistant_spans: see its contract in chat_template.h for the idea.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/check.h"
+#include "text/chat_template.h"
+#include "text/chat_template_access.h"
+
+namespace wick {
+namespace {
+
+using jinja::Run;
+using jinja::Str;
+
+size_t run_begin(const Str& text, size_t i) { return i == 0 ? 0 : text.runs[i - 1].end; }
+
+// A text with provenance, and the questions that are asked of it.
+class Traced {
+ public:
+  Traced(Str text, size_t messages)
+      : text_(std::move(text)), regions_(message_regions(text_, messages)) {}
+
+  const std::string& text() const { return text_.text; }
+  const TemplateSpan& region(size_t message) const { return regions_[message]; }
+
+  // Where the data of a message begins and ends inside a range; nothing if there is none.
+  std::optional<TemplateSpan> data(size_t message, TemplateSpan in) const {
+    std::optional<TemplateSpan> out;
+    for (size_t i = 0; i < text_.runs.size(); ++i) {
+      TemplateSpan part = {std::max(run_begin(text_, i), in.begin),
+                           std::min(text_.runs[i].end, in.end)};
+      if (part.begin >= part.end || text_.runs[i].data != static_cast<int32_t>(message)) continue;
+      if (!out) out = part;
+      out->end = part.end;
+    }
+    return out;
+  }
+
+  // The last message data of the text: whose it is, and where it ends.
+  std::optional<std::pair<size_t, size_t>> last_data() const {
+    for (size_t i = text_.runs.size(); i-- > 0;)
+      if (text_.runs[i].data >= 0)
+        return std::pair(static_cast<size_t>(text_.runs[i].data), text_.runs[i].end);
+    return std::nullopt;
+  }
+
+  // Where the template stopped handling messages for good: the generation prompt follows.
+  size_t end_of_messages() const {
+    for (size_t i = text_.runs.size(); i-- > 0;)
+      if (text_.runs[i].handling >= 0) return text_.runs[i].end;
+    return 0;
+  }
+
+  // The largest border between two pieces in (from, to], or `from`.
+  size_t last_border(size_t from, size_t to) const {
+    size_t out = from;
+    for (const Run& run : text_.runs)
+      if (run.end > from && run.end <= to) out = run.end;
+    return out;
+  }
+
+ private:
+  Str text_;
+  std::vector<TemplateSpan> regions_;
+};
+
+bool starts_with(const std::string& text, size_t pos, const std::string& with) {
+  return text.compare(pos, with.size(), with) == 0;
+}
+
+class Finder {
+ public:
+  Finder(const ChatTemplate& chat_template, const TemplateInput& input)
+      : template_(chat_template),
+        input_(input),
+        full_(ChatTemplateAccess::render(chat_template, input), input.messages.size()) {}
+
+  std::vector<AssistantSpan> run() {
+    std::vector<AssistantSpan> out;
+    for (size_t i = 0; i < input_.messages.size(); ++i) {
+      const Json* role = find_member(input_.messages[i], "role");
+      if (!role || !role->is_string() || *role != "assistant") continue;
+      if (full_.region(i).begin == full_.region(i).end) {
+        if (full_.data(i, {0, full_.text().size()}))
+          undetermined(i, "its text is written where the template handles no message");
+        continue;
+      }
+      AssistantSpan span;
+      span.message_index = i;
+      span.begin = begin_of(i);
+      span.end = end_of(i, span.begin);
+      out.push_back(span);
+    }
+    std::sort(out.begin(), out.end(),
+              [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < out.size(); ++i)
+      if (out[i].begin < out[i - 1].end)
+        undetermined(out[i].message_index, "it overlaps the turn before it");
+    return out;
+  }
+
+ private:
+  [[noreturn]] void undetermined(size_t message, const std::string& why) const {
+    fail(ErrorCode::kUnsupported, template_.where(), ": cannot tell which text of message ",
+         message, " the model writes itself: ", why,
+         "; put {% generation %} … {% endgeneration %} around it in the template");
+  }
+
+  // The conversation before a turn, as a prompt for it.
+  std::optional<Traced> prompt(size_t message) const {
+    TemplateInput before = input_;
+    before.add_generation_prompt = true;
+    before.messages = Json::array();
+    for (size_t i = 0; i < message; ++i) before.messages.push_back(input_.messages[i]);
+    try {
+      return Traced(ChatTemplateAccess::render(template_, before), message);
+    } catch (const Error&) {
+      return std::nullopt;  // templates may refuse a conversation that ends there
+    }
+  }
+
+  // A prompt of a single question, for turns whose own prompt the template refuses.
+  Traced any_prompt(size_t message) const {
+    TemplateInput question = input_;
+    question.add_generation_prompt = true;
+    question.messages = Json::array({Json{{"role", "user"}, {"content", "x"}}});
+    try {
+      return Traced(ChatTemplateAccess::render(template_, question), 1);
+    } catch (const Error& error) {
+      undetermined(message, cat("the prompt before it cannot be rendered (", error.what(), ")"));
+    }
+  }
+
+  size_t begin_of(size_t message) const {
+    std::optional<Traced> before = prompt(message);
+    if (before) {
+      if (auto begin = aligned(message, *before)) return *begin;
+    } else {
+      before = any_prompt(message);
+    }
+    return after_header(message, *before);
+  }
+
+  // Lays what follows the prompt's last message data on the same place of the full text.
+  std::optional<size_t> aligned(size_t message, const Traced& before) const {
+    const TemplateSpan region = full_.region(message);
+    std::string tail;
+    size_t at = 0;
+    if (auto last = before.last_data()) {
+      tail = before.text().substr(last->second);
+      auto here = full_.data(last->first, {0, region.end});
+      if (!here) return std::nullopt;
+      at = here->end;
+    } else {
+      tail = before.text();
+    }
+    size_t begin = at + tail.size();
+    if (!starts_with(full_.text(), at, tail)) return std::nullopt;
+    if (begin < region.begin || begin > region.end) return std::nullopt;
+    return begin;
+  }
+
+  // Matches the generation prompt with the beginning of the turn, piece by piece.
+  size_t after_header(size_t message, const Traced& before) const {
+    const TemplateSpan region = full_.region(message);
+    size_t from = before.end_of_messages();
+    const std::string header = before.text().substr(from);
+    const std::string& text = full_.text();
+    if (header.empty()) return region.begin;
+    auto own = full_.data(message, region);
+    size_t limit = own ? own->begin : region.end;
+    // Something may stand before the header: a separator that a prompt does not need.
+    size_t found = text.find(header, region.begin);
+    if (found != std::string::npos && found + header.size() <= limit) return found + header.size();
+    size_t same = 0;
+    while (same < header.size() && region.begin + same < limit &&
+           text[region.begin + same] == header[same])
+      ++same;
+    // Pieces of the prompt come first: the turn may share more text with it by accident.
+    size_t border = before.last_border(from, from + same) - from;
+    if (border == 0) border = full_.last_border(region.begin, region.begin + same) - region.begin;
+    if (border == 0)
+      undetermined(message,
+                   cat("its turn does not begin like the generation prompt \"", header, "\""));
+    return region.begin + border;
+  }
+
+  size_t end_of(size_t message, size_t begin) const {
+    const TemplateSpan region = full_.region(message);
+    const std::string& text = full_.text();
+    const std::string& eos = input_.eos_token;
+    size_t data_end = begin;
+    if (auto own = full_.data(message, region)) data_end = std::max(begin, own->end);
+    if (!eos.empty()) {
+      size_t stop = text.find(eos, data_end);
+      if (stop != std::string::npos && stop + eos.size() <= region.end) return stop + eos.size();
+    }
+    size_t end = region.end;
+    while (end > data_end && (text[end - 1] == '\n' || text[end - 1] == ' ' ||
+                              text[end - 1] == '\t' || text[end - 1] == '\r'))
+      --end;
+    // A template may write the stop token after it has left the message.
+    if (end == data_end && !eos.empty() && starts_with(text, region.end, eos))
+      return region.end + eos.size();
+    return end;
+  }
+
+  const ChatTemplate& template_;
+  const TemplateInput& input_;
+  Traced full_;
+};
+
+std::vector<AssistantSpan> generation_spans(const ChatTemplate& chat_template,
+                                            const TemplateInput& input) {
+  Str text = ChatTemplateAccess::render(chat_template, input);
+  std::vector<AssistantSpan> out;
+  int32_t open = -1;
+  for (size_t i = 0; i < text.runs.size(); ++i) {
+    const Run& run = text.runs[i];
+    if (run.generation >= 0) {
+      int32_t message = run.handling >= 0 ? run.handling : std::max(run.data, 0);
+      if (open == run.generation)
+        out.back().end = run.end;
+      else
+        out.push_back({run_begin(text, i), run.end, static_cast<size_t>(message)});
+    }
+    open = run.generation;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<TemplateSpan> message_regions(const Str& text, size_t messages) {
+  struct Region {
+    TemplateSpan span;
+    bool has_data = false;
+  };
+  std::vector<Region> best(messages);
+  Region open;
+  int32_t current = -1;
+  auto close = [&] {
+    if (current < 0 || static_cast<size_t>(current) >= messages) return;
+    Region& known = best[static_cast<size_t>(current)];
+    size_t old_size = known.span.end - known.span.begin, size = open.span.end - open.span.begin;
+    if (open.has_data > known.has_data || (open.has_data == known.has_data && size > old_size))
+      known = open;
+  };
+  for (size_t i = 0; i < text.runs.size(); ++i) {
+    const Run& run = text.runs[i];
+    if (run.handling != current) {
+      close();
+      current = run.handling;
+      open = {{run_begin(text, i), run.end}, false};
+    }
+    open.span.end = run.end;
+    open.has_data = open.has_data || (run.data >= 0 && run.data == current);
+  }
+  close();
+  std::vector<TemplateSpan> out;
+  for (const Region& region : best) out.push_back(region.span);
+  return out;
+}
+
+std::vector<AssistantSpan> assistant_spans(const ChatTemplate& chat_template,
+                                           const TemplateInput& input) {
+  if (chat_template.has_generation_blocks()) return generation_spans(chat_template, input);
+  return Finder(chat_template, input).run();
+}
+
+}  // namespace wick

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chat templates against what transformers rendered (jinja_goldens.json), the spans of assistant
+// turns, and templates that try to do harm.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "io/json.h"
+#include "text/chat_template.h"
+#include "wick/error.h"
+
+namespace wick {
+namespace {
+
+const std::string kFolder = WICK_SOURCE_DIR "/tests/unit/text/";
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in.good()) << path;
+  std::stringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+const Json& goldens() {
+  static const Json kGoldens = read_json(kFolder + "jinja_goldens.json");
+  return kGoldens;
+}
+
+TemplateInput input_of(const Json& messages) {
+  TemplateInput input;
+  input.messages = messages;
+  input.bos_token = "<s>";
+  input.eos_token = "</s>";
+  input.date = "2026-01-02";
+  return input;
+}
+
+std::string error_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string render(const std::string& source, const Json& extra = Json()) {
+  TemplateInput input = input_of(Json::array());
+  input.extra = extra;
+  return ChatTemplate(source).render(input).text;
+}
+
+void expect_golden(const Json& golden, const std::string& source, const TemplateInput& input) {
+  RenderedChat got;
+  std::string error = error_of([&] { got = ChatTemplate(source, "golden").render(input); });
+  if (golden.contains("error")) {
+    EXPECT_NE(error, "") << "got the text " << got.text;
+    // What templates say to people, and what names the mistake, is kept word for word.
+    const std::string type = golden["type"];
+    if (type == "TemplateError" || type == "UndefinedError" || type == "SecurityError") {
+      EXPECT_NE(error.find(golden["error"].get<std::string>()), std::string::npos) << error;
+    }
+    return;
+  }
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(got.text, golden["text"].get<std::string>());
+  Json spans = Json::array();
+  for (const TemplateSpan& s : got.generation) spans.push_back(Json::array({s.begin, s.end}));
+  EXPECT_EQ(spans, golden.value("generation", Json::array()));
+}
+
+TEST(Jinja, SnippetsRenderAsInTransformers) {
+  TemplateInput input = input_of(goldens()["conversations"]["system"]);
+  input.extra = goldens()["given"];
+  for (const Json& golden : goldens()["snippets"]) {
+    SCOPED_TRACE(golden["name"].get<std::string>());
+    expect_golden(golden, golden["template"].get<std::string>(), input);
+  }
+}
+
+TEST(Jinja, WholeTemplatesRenderAsInTransformers) {
+  for (const Json& golden : goldens()["templates"]) {
+    SCOPED_TRACE(golden["template"].get<std::string>() + ", " +
+                 golden["conversation"].get<std::string>());
+    std::string source = read_file(kFolder + "templates/" + golden["template"].get<std::string>());
+    TemplateInput input =
+        input_of(goldens()["conversations"][golden["conversation"].get<std::string>()]);
+    input.add_generation_prompt = golden["prompt"];
+    if (golden["tools"]) input.tools = goldens()["tools"];
+    input.extra = golden["extra"];
+    expect_golden(golden, source, input);
+  }
+}
+
+// --- spans
+// ----------------------------------------------------------------------------------------
+
+Json turns(const std::string& file, const std::string& conversation, const Json& extra = Json(),
+           bool tools = false) {
+  TemplateInput input = input_of(goldens()["conversations"][conversation]);
+  input.extra = extra;
+  if (tools) input.tools = goldens()["tools"];
+  ChatTemplate chat_template(read_file(kFolder + "templates/" + file), file);
+  std::string text = chat_template.render(input).text;
+  Json out = Json::array();
+  for (const AssistantSpan& span : assistant_spans(chat_template, input)) {
+    EXPECT_EQ(input.messages[span.message_index]["role"], "assistant");
+    out.push_back(text.substr(span.begin, span.end - span.begin));
+  }
+  return out;
+}
+
+TEST(AssistantSpans, PlainTurnsEndWithTheirStopToken) {
+  const std::pair<const char*, const char*> kStops[] = {
+      {"turns.jinja", "<|done|>"},        {"bars.jinja", "<|stop|>"},
+      {"macros.jinja", "</s-assistant>"}, {"indexed.jinja", "~"},
+      {"opened_thought.jinja", "<|E|>"},  {"generation.jinja", "<|done|>"}};
+  for (const auto& [file, stop_token] : kStops) {
+    SCOPED_TRACE(file);
+    const std::string stop = stop_token;
+    EXPECT_EQ(turns(file, "one"), Json::array());
+    EXPECT_EQ(turns(file, "two"), Json::array({"Hello!" + stop}));
+    EXPECT_EQ(turns(file, "two", Json(), true), Json::array({"Hello!" + stop}));
+    EXPECT_EQ(turns(file, "open"), Json::array({"Hello" + stop}));
+    EXPECT_EQ(turns(file, "system"), Json::array({"Hello!" + stop, " Bye. " + stop}));
+    EXPECT_EQ(turns(file, "unicode"), Json::array({"\u00a0\u4f60\u597d\U0001f600\u2028" + stop}));
+  }
+}
+
+TEST(AssistantSpans, HeadersAndPlacesOfStopTokensVary) {
+  EXPECT_EQ(turns("header.jinja", "system"), Json::array({"Hello!<|end|>", "Bye.<|end|>"}));
+  EXPECT_EQ(turns("model_role.jinja", "two"), Json::array({"Hello!<close>"}));
+  EXPECT_EQ(turns("brackets.jinja", "system"), Json::array({" Hello!</s>", "  Bye. </s>"}));
+  EXPECT_EQ(turns("plain_names.jinja", "system"), Json::array({" Hello!</s>", "  Bye. </s>"}));
+}
+
+TEST(AssistantSpans, ReasoningOfEarlierTurnsMayBeGone) {
+  const Json kOff = {{"enable_thinking", false}};
+  EXPECT_EQ(turns("reasoning.jinja", "two"),
+            Json::array({"<think>\n\n</think>\n\nHello!<|done|>"}));
+  EXPECT_EQ(turns("reasoning.jinja", "two", kOff), Json::array({"Hello!<|done|>"}));
+  EXPECT_EQ(turns("reasoning.jinja", "thinking"),
+            Json::array({"4<|done|>", "<think>\nAlso easy.\n</think>\n\n6<|done|>"}));
+  EXPECT_EQ(turns("reasoning.jinja", "thinking", kOff),
+            Json::array({"4<|done|>", "<think>\nAlso easy.\n</think>\n\n6<|done|>"}));
+  EXPECT_EQ(turns("reasoning.jinja", "reasoning_field"),
+            Json::array({"4<|done|>", "<think>\nSo\n</think>\n\n5<|done|>"}));
+  EXPECT_EQ(turns("opened_thought.jinja", "thinking"), Json::array({"\n\n4<|E|>", "\n\n6<|E|>"}));
+}
+
+TEST(AssistantSpans, ToolCallsAreTheModelsOwn) {
+  const std::string kCall =
+      R"({"name": "get_weather", "arguments": {"city": "Zürich", "days": 2, "x": [1.5, null, true]}})";
+  EXPECT_EQ(turns("turns.jinja", "tools", Json(), true),
+            Json::array({"<call>" + kCall + "</call><|done|>", "21 degrees.<|done|>"}));
+  EXPECT_EQ(turns("reasoning.jinja", "tools")[0], "\n<call>" + kCall + "</call><|done|>");
+  EXPECT_EQ(turns("generation.jinja", "tools")[0], "<call>" + kCall + "</call><|done|>");
+  EXPECT_EQ(turns("header.jinja", "tools", Json(), true)[0],
+            R"({"name": "get_weather", "parameters": )"
+            R"({"city": "Zürich", "days": 2, "x": [1.5, null, true]}}<|end|>)");
+  EXPECT_EQ(turns("brackets.jinja", "tools_twice", Json(), true)[0],
+            "[CALLS][" + kCall.substr(0, kCall.size() - 1) + R"(, "id": "call00001"}, )" +
+                R"({"name": "noop", "arguments": {}, "id": "call00002"}]</s>)");
+  EXPECT_EQ(turns("macros.jinja", "tools")[0],
+            R"(<call get_weather city="Zürich" days=2 x=[1.5, null, true]/></s-assistant>)");
+  // What closes the results is in the prompt, not the model's.
+  EXPECT_EQ(turns("opened_thought.jinja", "tools")[1], "21 degrees.<|E|>");
+}
+
+TEST(AssistantSpans, EmptyAndRepeatedTextsAreToldApart) {
+  EXPECT_EQ(turns("turns.jinja", "empty"), Json::array({"<|done|>", "<|done|>"}));
+  EXPECT_EQ(turns("header.jinja", "empty"), Json::array({"<|end|>", "<|end|>"}));
+  EXPECT_EQ(turns("turns.jinja", "repeats"),
+            Json::array({"assistant<|done|>", "<think>\n\n</think>\n\nassistant<|done|>"}));
+  EXPECT_EQ(
+      turns("macros.jinja", "repeats"),
+      Json::array({"assistant</s-assistant>", "<think>\n\n</think>\n\nassistant</s-assistant>"}));
+}
+
+TEST(AssistantSpans, TheEosTokenMayFollowTheLoop) {
+  ChatTemplate t(
+      "{% for m in messages %}{% if not loop.first %}{{ eos_token }}{% endif %}"
+      "{{ '[' ~ m.role ~ ']' ~ m.content }}{% endfor %}{{ eos_token }}"
+      "{% if add_generation_prompt %}[assistant]{% endif %}");
+  TemplateInput input = input_of(goldens()["conversations"]["system"]);
+  std::string text = t.render(input).text;
+  Json got = Json::array();
+  for (const AssistantSpan& s : assistant_spans(t, input))
+    got.push_back(text.substr(s.begin, s.end - s.begin));
+  EXPECT_EQ(got, Json::array({"Hello!</s>", " Bye. </s>"}));
+}
+
+TEST(AssistantSpans, WhatCannotBeToldIsAnErrorThatSaysWhatToDo) {
+  ChatTemplate t("{{ messages[0].content }}|{{ messages[1].content }}",
+                 "models/x/chat_template.jinja");
+  TemplateInput input = input_of(goldens()["conversations"]["two"]);
+  std::string error = error_of([&] { assistant_spans(t, input); });
+  EXPECT_NE(error.find("models/x/chat_template.jinja"), std::string::npos) << error;
+  EXPECT_NE(error.find("message 1"), std::string::npos) << error;
+  EXPECT_NE(error.find("{% generation %}"), std::string::npos) << error;
+}
+
+TEST(AssistantSpans, MessagesThatAreLeftOutHaveNone) {
+  ChatTemplate t("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}");
+  EXPECT_TRUE(assistant_spans(t, input_of(goldens()["conversations"]["two"])).empty());
+}
+
+TEST(RenderedChat, TellsWhatWasWrittenForEachMessage) {
+  ChatTemplate t(
+      "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}");
+  RenderedChat got = t.render(input_of(goldens()["conversations"]["two"]));
+  ASSERT_EQ(got.messages.size(), 2u);
+  auto part = [&](size_t i) {
+    return got.text.substr(got.messages[i].begin, got.messages[i].end - got.messages[i].begin);
+  };
+  EXPECT_EQ(part(0), "<user>Hi there\n");
+  EXPECT_EQ(part(1), "<assistant>Hello!\n");
+  EXPECT_FALSE(got.has_generation_blocks);
+}
+
+TEST(RenderedChat, GenerationBlocksAreFoundThroughMacrosToo) {
+  ChatTemplate t(
+      "ab{% macro m(x) %}[{% generation %}{{ x }}!{% endgeneration %}]{% endmacro %}"
+      "{{ m('c') }}{% set s %}{{ m('d') }}{% endset %}{{ s }}");
+  RenderedChat got = t.render(input_of(Json::array()));
+  EXPECT_EQ(got.text, "ab[c!][d!]");
+  ASSERT_EQ(got.generation.size(), 2u);
+  EXPECT_EQ(got.generation[0].begin, 3u);
+  EXPECT_EQ(got.generation[0].end, 5u);
+  EXPECT_EQ(got.generation[1].begin, 7u);
+  EXPECT_EQ(got.generation[1].end, 9u);
+  EXPECT_TRUE(got.has_generation_blocks);
+}
+
+// --- errors and bounds
+// ----------------------------------------------------------------------------
+
+TEST(JinjaErrors, NameTheTemplateAndTheLine) {
+  EXPECT_NE(error_of([] { ChatTemplate("a\nb\n{{ 1 + }}", "x.jinja"); }).find("x.jinja:3: "),
+            std::string::npos);
+  ChatTemplate t("a\n{% if true %}\n  {{ nope.x }}\n{% endif %}", "x.jinja");
+  EXPECT_NE(error_of([&] { t.render(input_of(Json::array())); }).find("x.jinja:3: 'nope' is"),
+            std::string::npos);
+}
+
+TEST(JinjaErrors, InputIsChecked) {
+  ChatTemplate t("{{ messages }}");
+  TemplateInput input = input_of(Json::array({1}));
+  EXPECT_NE(error_of([&] { t.render(input); }), "");
+  input = input_of(Json::object());
+  EXPECT_NE(error_of([&] { t.render(input); }), "");
+  input = input_of(Json::array());
+  input.date = "2026-02-30";
+  EXPECT_NE(error_of([&] { t.render(input); }), "");
+  input.date = "today";
+  EXPECT_NE(error_of([&] { t.render(input); }), "");
+  input.date = std::nullopt;
+  EXPECT_EQ(error_of([&] { t.render(input); }), "");
+  input.extra = {{"messages", 1}};
+  EXPECT_NE(error_of([&] { t.render(input); }), "");
+}
+
+TEST(JinjaBounds, HostileTemplatesEndInErrors) {
+  std::string chain = "{{ 1", parens = "{{ ", nots = "{{ ", ifs;
+  for (int i = 0; i < 20000; ++i) {
+    chain += "+1";
+    parens += "(";
+    nots += "not ";
+    ifs += "{% if 1 %}";
+  }
+  const std::string kTemplates[] = {
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+      "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% "
+      "endfor %}",
+      "{{ 'a' * 99999999999 }}",
+      "{{ ('a' * 1000000) * 1000 }}",
+      "{{ [1] * 99999999999 }}",
+      "{% for i in range(9999) %}{{ 'x' * 100000 }}{% endfor %}",
+      "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+      "{% macro f(n) %}{{ n }}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+      "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(5000) %}{% set ns.l = [ns.l] %}{% endfor %}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}{{ ns.l }}",
+      "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}"
+      "{% set ns.m = [ns.m, ns.m] %}{% endfor %}{{ ns.l == ns.m }}",
+      "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}",
+      "{{ 2 ** 99999 }}",
+      "{{ 9223372036854775807 + 1 }}",
+      "{{ 'a'.ljust(99999999999) }}",
+      "{{ '%99999999d' % 1 }}",
+      "{{ '{:99999999}'.format(1) }}",
+      "{{ ('x' * 60000000).replace('x', 'yyyyyyyyyyyy') }}",
+      chain + " }}",
+      parens,
+      nots + "1 }}",
+      ifs,
+  };
+  for (const std::string& source : kTemplates) {
+    SCOPED_TRACE(source.substr(0, 100));
+    auto start = std::chrono::steady_clock::now();
+    EXPECT_NE(error_of([&] { render(source); }), "");
+    auto spent = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(std::chrono::duration<double>(spent).count(), 20.0);
+  }
+}
+
+TEST(JinjaBounds, StateThatRefersToItselfIsLetGo) {
+  EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.l = [ns] %}ok"), "ok");
+  EXPECT_EQ(
+      render("{% set ns = namespace(f=none) %}{% for i in range(20000) %}{% set old = ns.f %}"
+             "{% macro m() %}{{ i }}{% endmacro %}{% set ns.f = m %}{% endfor %}{{ ns.f() }}"),
+      "19999");
+}
+
+}  // namespace
+}  // namespace wick
