@@ -36,13 +36,17 @@ struct TrainOptions {
   uint64_t seed = 0;
   bool shuffle = true;
   bool packing = true;
-  int64_t memory_bytes = 0;  // > 0: recompute and smaller micro-batches until it fits
+  int64_t memory_bytes = 0;      // > 0: recompute and smaller micro-batches until it fits
+  bool grad_checkpoint = false;  // recompute, whatever the memory
 
   // The optimizer.
   std::string optimizer = "adamw";
   double learning_rate = 1e-4;
   std::string lr_schedule = "cosine";  // cosine (to 10 %), linear (to 0), constant
   double warmup = -1;                  // updates; < 0: 3 % of the run
+  double warmup_init = 0;              // the rate that the warm-up starts from
+  double lr_end = -1;                  // the rate after the decay; < 0: the schedule's own
+  int64_t lr_decay_steps = 0;          // > 0: updates of the decay instead of the rest of the run
   double weight_decay = 0.01;
   double grad_clip = 1.0;  // 0: off
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
@@ -102,7 +106,8 @@ struct TrainResult {
 // All optional. Called on the thread that runs.
 struct TrainCallbacks {
   std::function<void(const Forecast&)> on_forecast = {};
-  std::function<void(const StepReport&)> on_step = {};
+  std::function<void(const StepReport&)> on_step = {};      // every steps_per_report updates
+  std::function<void(const StepReport&)> on_progress = {};  // every update, for a live line
   std::function<void(const EvalReport&)> on_eval = {};
   std::function<void(const SaveReport&)> on_save = {};
   std::function<void(const std::string&)> on_message = {};  // a line for people

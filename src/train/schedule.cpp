@@ -9,14 +9,16 @@
 namespace wick {
 
 double Schedule::rate(int64_t index) const {
-  if (index < warmup) return peak * static_cast<double>(index + 1) / static_cast<double>(warmup);
-  int64_t span = std::max<int64_t>(1, updates - warmup);
+  if (index < warmup)
+    return warmup_init +
+           (peak - warmup_init) * static_cast<double>(index + 1) / static_cast<double>(warmup);
+  int64_t span = std::max<int64_t>(1, decay > 0 ? decay : updates - warmup);
   double done = std::min(1.0, static_cast<double>(index - warmup) / static_cast<double>(span));
-  if (name == "linear") return peak * (1.0 - done);
+  if (name == "linear") return peak + (std::max(end, 0.0) - peak) * done;
   if (name == "cosine") {
     constexpr double kFloor = 0.1;
-    double wave = 0.5 * (1.0 + std::cos(3.14159265358979323846 * done));
-    return peak * (kFloor + (1.0 - kFloor) * wave);
+    double floor = end < 0 ? kFloor * peak : end;
+    return floor + (peak - floor) * 0.5 * (1.0 + std::cos(3.14159265358979323846 * done));
   }
   return peak;
 }

@@ -13,6 +13,9 @@ struct Schedule {
   double peak = 1e-4;
   int64_t warmup = 0;  // updates of linear rise; the first has rate peak / warmup
   int64_t updates = 1;
+  double warmup_init = 0;  // the rise starts from here instead of 0
+  double end = -1;         // the rate after the decay; < 0: the name's own
+  int64_t decay = 0;       // > 0: updates of the decay; 0: the rest of the run
 
   // The rate of update `index`, from 0.
   double rate(int64_t index) const;
