@@ -85,8 +85,9 @@ class Corpus:
             question, answer = self.rng.choice(self.rng.choice(self.facts))
             return {"text": f"Question: {question} Answer: {answer}"}
         if r < 0.48:
-            lines = [answer for _, answer in rng.choices([f[0] for f in self.facts if f], k=3)]
-            return {"text": " ".join(line for line in lines if line.endswith(".") and "er." not in line) or stories.story(rng)}
+            lines = [f[0][1] for f in rng.choices(self.facts, k=3)]
+            plain = [x for x in lines if x.endswith(".") and not x.endswith(("bigger.", "smaller."))]
+            return {"text": " ".join(plain) or stories.story(rng)}
         return {"text": stories.story(rng)}
 
     def tale_turns(self):
