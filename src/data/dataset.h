@@ -23,7 +23,8 @@
 //
 // Tool calls. `arguments` written as a string that holds a JSON object are given to the template as
 // that object, because templates print them with tojson; any other string stays one. A content that
-// is null or absent is passed on as such, since templates tell it from "".
+// is null or absent is passed on as such, since some templates tell it from ""; as "" where the
+// template fails on it.
 #pragma once
 
 #include <cstdint>

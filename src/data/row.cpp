@@ -124,6 +124,23 @@ TokenRun tokens_of(const std::vector<Token>& tokens, size_t begin, size_t end) {
   return {static_cast<size_t>(first - tokens.begin()), static_cast<size_t>(last - tokens.begin())};
 }
 
+// Whether the names of the functions that a message calls are in its turn. Templates without tools
+// leave them out and would teach empty answers.
+bool writes_calls(const RenderedChat& chat, const AssistantSpan& span, const Json& message) {
+  const Json* calls = find_member(message, "tool_calls");
+  if (calls == nullptr || span.message_index >= chat.messages.size()) return true;
+  const TemplateSpan& turn = chat.messages[span.message_index];
+  std::string_view text = std::string_view(chat.text).substr(turn.begin, turn.end - turn.begin);
+  for (const Json& call : *calls) {
+    const Json* function = find_member(call, "function");
+    const Json* name = find_member(function != nullptr ? *function : call, "name");
+    if (name != nullptr && name->is_string() &&
+        text.find(name->get_ref<const std::string&>()) == std::string_view::npos)
+      return false;
+  }
+  return true;
+}
+
 Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   Example example;
   example.format = format;
@@ -278,6 +295,24 @@ Example RowEncoder::encode_text(const RowContent& content, std::vector<DataIssue
   return example;
 }
 
+RenderedChat RowEncoder::render(TemplateInput& input) const {
+  try {
+    return template_->render(input);
+  } catch (const Error&) {
+    bool changed = false;
+    TemplateInput filled = input;
+    for (Json& message : filled.messages) {
+      if (find_member(message, "content") != nullptr) continue;
+      message["content"] = "";
+      changed = true;
+    }
+    if (!changed) throw;
+    RenderedChat chat = template_->render(filled);
+    input = std::move(filled);
+    return chat;
+  }
+}
+
 Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const {
   TemplateInput input;
   input.messages = std::move(content.messages);
@@ -286,7 +321,7 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.bos_token = tokenizer_.bos();
   input.eos_token = tokenizer_.eos();
   input.date = options_.date;
-  RenderedChat chat = template_->render(input);
+  RenderedChat chat = render(input);
   Example example = from_tokens(tokenizer_.encode(chat.text, false), content.format);
   if (options_.keep_text) example.text = chat.text;
   if (!options_.mask_prompt) {
@@ -298,6 +333,10 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   for (size_t s = 0; s < spans.size(); ++s) {
     const AssistantSpan& span = spans[s];
     if (span.message_index < content.first_trained_message) continue;
+    if (!writes_calls(chat, span, input.messages[span.message_index]))
+      issues.push_back({DataIssueKind::kOther, "", 0,
+                        cat("the chat template does not write the tool calls of messages[",
+                            span.message_index, "], so they are not learned")});
     auto [first, last] = tokens_of(example.tokens, span.begin, span.end);
     bool turn_ends = s + 1 == spans.size() || spans[s + 1].message_index != span.message_index;
     if (turn_ends) {

@@ -38,6 +38,8 @@ class RowEncoder {
   [[noreturn]] void refuse_keys(const Json& row) const;
   Example encode_text(const RowContent& content, std::vector<DataIssue>& issues) const;
   Example encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const;
+  // Makes contents that are null "" in `input` where the template fails without.
+  RenderedChat render(TemplateInput& input) const;
   bool is_stop(int32_t id) const;
   // The token that ends the turn of `span`, whose tokens are [first, last).
   std::optional<size_t> stop_of_turn(const RenderedChat& chat, const std::vector<Token>& tokens,
