@@ -18,6 +18,7 @@ constexpr size_t kShortWord = 40;
 // A word that is longer is unlikely to come again.
 constexpr size_t kMaxCachedWord = 64;
 constexpr size_t kMaxCachedWords = 1 << 16;
+constexpr size_t kJointBits = 20;
 
 }  // namespace
 
@@ -50,6 +51,8 @@ BpeModel::BpeModel(const Json& json, const std::string& where) {
     byte_ids_[b] = find(unicode::encode(unicode::byte_to_char(b))).value_or(-1);
     fallback_ids_[b] = find(cat("<0x", kDigits[b >> 4], kDigits[b & 15], ">")).value_or(-1);
   }
+  // Ends of words, and whole words, are looked at with these.
+  if (!word_prefix_.empty() || !word_suffix_.empty() || ignore_merges_) joints_.clear();
 }
 
 void BpeModel::read_vocabulary(const Json& json, const std::string& where) {
@@ -79,6 +82,7 @@ void BpeModel::read_merges(const Json& json, const std::string& where) {
     fail(ErrorCode::kCorruptFile, where, ".merges: expected an array, got ",
          list ? json_kind(*list) : "nothing");
   merges_.resize(std::bit_ceil(std::max<size_t>(list->size() * 2, 16)));
+  joints_.resize(size_t{1} << kJointBits);
   uint32_t rank = 0;
   std::string merged;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -108,6 +112,7 @@ void BpeModel::read_merges(const Json& json, const std::string& where) {
       return *id;
     };
     uint64_t pair = pair_of(id_in(left), id_in(right));
+    note_joint(left, right);
     merged = left;
     merged += right.substr(std::min(word_prefix_.size(), right.size()));
     int32_t result = id_in(merged);
@@ -136,6 +141,43 @@ BpeModel::Merge& BpeModel::slot(uint64_t pair) {
 
 const BpeModel::Merge& BpeModel::merge_of(int32_t left, int32_t right) const {
   return const_cast<BpeModel*>(this)->slot(pair_of(left, right));
+}
+
+namespace {
+
+size_t joint_hash(uint32_t left, uint32_t right) {
+  return (uint64_t{left} << 32 | right) * 0x9E3779B97F4A7C15u >> (64 - kJointBits);
+}
+
+}  // namespace
+
+void BpeModel::note_joint(std::string_view left, std::string_view right) {
+  size_t last = left.size(), first = 0;
+  uint32_t before = unicode::previous_char(left, last);
+  joints_[joint_hash(before, unicode::next_char(right, first))] = true;
+}
+
+bool BpeModel::may_join(uint32_t left, uint32_t right) const {
+  return joints_[joint_hash(left, right)];
+}
+
+size_t BpeModel::independent_front(std::string_view word) const {
+  if (joints_.empty()) return word.size();
+  size_t at = 0, before = 0;
+  uint32_t left = unicode::next_char(word, at);
+  while (at < word.size()) {
+    size_t next = at;
+    uint32_t right = unicode::next_char(word, next);
+    // A character that the vocabulary lacks is not spelt as itself in merges, and may be fused
+    // with its like.
+    if (!may_join(left, right) && find(word.substr(before, at - before)) &&
+        find(word.substr(at, next - at)))
+      return at;
+    before = at;
+    left = right;
+    at = next;
+  }
+  return word.size();
 }
 
 void BpeModel::encode(std::string_view word, bool byte_level, std::vector<WordPart>& out) const {
@@ -292,10 +334,23 @@ void BpeModel::merge_long(std::vector<WordPart>& parts, size_t first) const {
 }
 
 const std::vector<WordPart>& WordCache::encode(std::string_view word) {
+  if (byte_level_ || word.size() <= kMaxCachedWord) return encode_piece(word, single_);
+  joined_.clear();
+  while (!word.empty()) {
+    size_t front = model_.independent_front(word);
+    const std::vector<WordPart>& parts = encode_piece(word.substr(0, front), single_);
+    joined_.insert(joined_.end(), parts.begin(), parts.end());
+    word.remove_prefix(front);
+  }
+  return joined_;
+}
+
+const std::vector<WordPart>& WordCache::encode_piece(std::string_view word,
+                                                     std::vector<WordPart>& storage) {
   if (word.size() > kMaxCachedWord || known_.size() >= kMaxCachedWords) {
-    single_.clear();
-    model_.encode(word, byte_level_, single_);
-    return single_;
+    storage.clear();
+    model_.encode(word, byte_level_, storage);
+    return storage;
   }
   auto found = known_.find(word);
   if (found == known_.end()) {

@@ -47,6 +47,10 @@ class BpeModel {
   // Time is linear in the word's length, but for a logarithm.
   void encode(std::string_view word, bool byte_level, std::vector<WordPart>& out) const;
 
+  // The length of a front of `word` (not byte-level) that no merge can join to what follows: the
+  // two encoded apart give what the whole gives. A sentence without cuts falls into words so.
+  size_t independent_front(std::string_view word) const;
+
  private:
   struct Merge {
     uint64_t pair = kNoPair;
@@ -61,6 +65,8 @@ class BpeModel {
 
   void read_vocabulary(const Json& json, const std::string& where);
   void read_merges(const Json& json, const std::string& where);
+  void note_joint(std::string_view left, std::string_view right);
+  bool may_join(uint32_t left, uint32_t right) const;
   Merge& slot(uint64_t pair);
   const Merge& merge_of(int32_t left, int32_t right) const;
 
@@ -74,6 +80,9 @@ class BpeModel {
   std::vector<Merge> merges_;                // open addressing, a power of two
   std::array<int32_t, 256> byte_ids_{};      // of the visible character of a byte; -1: none
   std::array<int32_t, 256> fallback_ids_{};  // of <0x00> … <0xFF>; -1: none
+  // One bit for each hash of two characters between which some merge joins. A wrong hit only
+  // forgoes a cut. Empty where cuts could change something else.
+  std::vector<bool> joints_;
   std::optional<int32_t> unknown_;
   std::string word_prefix_, word_suffix_;
   bool fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
@@ -87,10 +96,12 @@ class WordCache {
   const std::vector<WordPart>& encode(std::string_view word);
 
  private:
+  const std::vector<WordPart>& encode_piece(std::string_view word, std::vector<WordPart>& storage);
+
   const BpeModel& model_;
   bool byte_level_;
   StringMap<std::vector<WordPart>> known_;
-  std::vector<WordPart> single_;
+  std::vector<WordPart> single_, joined_;
 };
 
 }  // namespace wick

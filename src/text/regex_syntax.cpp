@@ -86,7 +86,7 @@ constexpr std::array kProperties = {
     Named{"word", kWord},
     Named{"lower", "\\p{Lowercase}"},
     Named{"upper", "\\p{Uppercase}"},
-    Named{"punct", "\\p{P}$+<=>^`|~"},
+    Named{"punct", "\\p{P}"},
     Named{"blank", "\\p{Zs}\\x{9}"},
     Named{"ascii", "\\x{0}-\\x{7f}"},
     Named{"any", "\\x{0}-\\x{10ffff}"},
@@ -361,7 +361,9 @@ class Translator {
       bool negated = take("^");
       size_t close = in_.find(":]", at_);
       if (close == std::string_view::npos) refuse("[: without :]");
-      Set named{property(in_.substr(at_, close - at_)), "", negated};
+      std::string_view name = in_.substr(at_, close - at_);
+      // Not the same as \p{Punct}.
+      Set named{name == "punct" ? "\\p{P}\\p{S}" : property(name), "", negated};
       at_ = close + 2;
       return merge(named);
     }
