@@ -126,7 +126,16 @@ Decoder::State Decoder::start() const {
 }
 
 void Decoder::push(State& state, std::string_view token, std::string& out) const {
+  state.taken += token.size();
   feed(0, state, std::string(token), out);
+}
+
+std::string Decoder::replace(const Stage& stage, State& state, std::string_view text) const {
+  // Stages that each make a text longer would make it endless.
+  size_t limit = state.taken * 64 + (size_t{1} << 20);
+  std::string out = stage.pattern->replaced(text, stage.text, limit - std::min(limit, state.grown));
+  state.grown += out.size();
+  return out;
 }
 
 void Decoder::finish(State& state, std::string& out) const {
@@ -165,7 +174,7 @@ void Decoder::feed(size_t index, State& state, std::string text, std::string& ou
     case Kind::kStrip:
       return pass(strip(text, stage.text, stage.start, stage.stop));
     case Kind::kReplace:
-      return pass(stage.pattern->replaced(text, stage.text));
+      return pass(replace(stage, state, text));
     case Kind::kMetaspace:
       return pass(marks_to_spaces(text, stage.text, stage.drop_first && memory.count++ == 0));
   }
@@ -201,17 +210,12 @@ void Decoder::feed_joined(size_t index, State& state, std::string text, std::str
       memory.held += text;
       std::optional<std::string_view> literal = stage.pattern->literal();
       if (!literal || literal->empty()) return;  // decided at the end only
-      std::string decided;
-      size_t done = 0;
-      for (Range m : stage.pattern->matches(memory.held)) {
-        decided += memory.held.substr(done, m.begin - done);
-        decided += stage.text;
-        done = m.end;
-      }
-      std::string_view rest = std::string_view(memory.held).substr(done);
-      size_t keep = begun_at_end(rest, *literal);
-      decided += rest.substr(0, rest.size() - keep);
-      memory.held.erase(0, memory.held.size() - keep);
+      std::vector<Range> matches = stage.pattern->matches(memory.held);
+      size_t done = matches.empty() ? 0 : matches.back().end;
+      size_t ready =
+          memory.held.size() - begun_at_end(std::string_view(memory.held).substr(done), *literal);
+      std::string decided = replace(stage, state, std::string_view(memory.held).substr(0, ready));
+      memory.held.erase(0, ready);
       return pass(std::move(decided));
     }
     case Kind::kMetaspace:
@@ -249,7 +253,7 @@ void Decoder::flush(size_t index, State& state, std::string& out) const {
                               : std::string(unicode::kReplacement));
     }
     case Kind::kReplace:
-      if (stage.joined) pass(stage.pattern->replaced(held, stage.text));
+      if (stage.joined) pass(replace(stage, state, held));
       return;
     case Kind::kStrip:  // held: only what is stripped at the end
     case Kind::kJoin:
@@ -278,7 +282,8 @@ std::string Decoder::bytes_of(std::string_view token) const {
           return std::string(1, static_cast<char>(byte));
         break;
       case Kind::kReplace:
-        if (!stage.joined) out = stage.pattern->replaced(out, stage.text);
+        if (!stage.joined)
+          out = stage.pattern->replaced(out, stage.text, token.size() * 64 + (size_t{1} << 20));
         break;
       case Kind::kMetaspace:
         out = marks_to_spaces(out, stage.text, /*drop=*/false);

@@ -25,6 +25,7 @@ class Decoder {
       size_t count = 0;
     };
     std::vector<Stage> stages;
+    size_t taken = 0, grown = 0;  // bytes of tokens, and bytes that replacements made of them
   };
   State start() const;
   // Appends to `out` what is decided, always whole characters.
@@ -48,6 +49,7 @@ class Decoder {
   };
 
   void add(const Json& json, const std::string& where, int depth);
+  std::string replace(const Stage& stage, State& state, std::string_view text) const;
   void feed(size_t index, State& state, std::string text, std::string& out) const;
   void feed_joined(size_t index, State& state, std::string text, std::string& out) const;
   void flush(size_t index, State& state, std::string& out) const;

@@ -47,10 +47,15 @@ std::vector<Range> Pattern::matches(std::string_view text) const {
   });
 }
 
-std::string Pattern::replaced(std::string_view text, std::string_view replacement) const {
+std::string Pattern::replaced(std::string_view text, std::string_view replacement,
+                              size_t limit) const {
   std::string out;
   size_t done = 0;
   for (Range m : matches(text)) {
+    if (out.size() + replacement.size() > limit)
+      fail(ErrorCode::kInvalidArgument,
+           "a replacement of the tokenizer blows a text up beyond all measure; is its "
+           "tokenizer.json damaged?");
     out += text.substr(done, m.begin - done);
     out += replacement;
     done = m.end;

@@ -20,7 +20,8 @@ class Pattern {
 
   // All matches in order, disjoint. An empty match counts unless it touches the one before.
   std::vector<Range> matches(std::string_view text) const;
-  std::string replaced(std::string_view text, std::string_view replacement) const;
+  // Throws: kInvalidArgument when the result would be longer than `limit`.
+  std::string replaced(std::string_view text, std::string_view replacement, size_t limit) const;
   // The text it looks for; nullopt for an expression.
   std::optional<std::string_view> literal() const;
 

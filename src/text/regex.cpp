@@ -14,7 +14,7 @@ namespace {
 
 // Generous for any real text, small enough that a hostile pair of expression and text ends within
 // seconds and below a fixed amount of memory.
-constexpr uint32_t kMatchLimit = 20'000'000;
+constexpr uint32_t kMatchLimit = 5'000'000;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 constexpr size_t kMaxExpression = 1 << 16;
 

@@ -73,8 +73,9 @@ TEST(Regex, Quantifiers) {
 
 TEST(Regex, EmptyMatchesTouchNoOther) {
   Pattern pattern(Json{{"Regex", "b*"}}, "test");
-  EXPECT_EQ(pattern.replaced("abbc", "-"), "-a-c-");
-  EXPECT_EQ(Pattern(Json{{"String", ""}}, "test").replaced("a\u00e9", "-"), "-a-\u00e9-");
+  EXPECT_EQ(pattern.replaced("abbc", "-", 100), "-a-c-");
+  EXPECT_EQ(Pattern(Json{{"String", ""}}, "test").replaced("a\u00e9", "-", 100), "-a-\u00e9-");
+  EXPECT_THROW(pattern.replaced("abbc", "----", 6), Error);
 }
 
 TEST(Regex, RefusesWhatItCannotRead) {
