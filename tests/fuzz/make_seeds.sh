@@ -34,7 +34,7 @@ tokenizer() {
     printf '%s' "$4"; } | seed tokenizer "$1"
 }
 
-bytes='"vocab":{"a":0,"b":1,"ab":2,"Ġ":3,"Ġa":4,"Ã":5,"©":6,"é":7},"merges":["a b",["Ġ","a"],"Ã ©"]'
+bytes='"vocab":{"a":0,"b":1,"ab":2,"Ġ":3,"Ġa":4,"Ã":5,"©":6,"Ã©":7},"merges":["a b",["Ġ","a"],"Ã ©"]'
 pieces='"unk_token":"<unk>","byte_fallback":true,"fuse_unk":true,"vocab":{"<unk>":0,"▁":1,"a":2,"▁a":3,"<0xC3>":4,"<0xA9>":5,"b":6},"merges":[["▁","a"]]'
 bare='"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]'
 tokenizer gpt2 '"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true},"decoder":{"type":"ByteLevel"},"post_processor":{"type":"ByteLevel"}' "$bytes" " a<s> ab é w  b'S 12"
