@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of tests/golden (README.md there says what it holds) and plans over its model, recorded
-// as training does it: all rows in one pack, one flat state for what is trained.
+// One case of tests/golden (README.md there says what it holds), and its rows and settings in the
+// form in which the trainer and the generator take them.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "adapter/lora.h"
 #include "backend/backend.h"
+#include "data/packing.h"
 #include "io/safetensors.h"
 #include "model/config.h"
 #include "model/decoder.h"
 #include "model/weights.h"
+#include "train/step.h"
 
 namespace wick::golden {
-
-enum class Trained { kAdapter, kWeights };
 
 struct Case {
   explicit Case(const std::string& name);
@@ -37,38 +36,17 @@ struct Case {
 // The names of all cases.
 std::vector<std::string> case_names();
 
-// Logits [T, V] of one row, with or without the adapter.
+// Rows of the case one after the other, then unused slots and targets up to the limits.
+Pack make_pack(const Case& c, const std::vector<size_t>& rows, const PackLimits& limits);
+// For all rows in one pack, with a few slots and targets to spare.
+PackLimits roomy_limits(const Case& c);
+AdamwSettings adamw_settings(const Case& c, int64_t step);
+
+// Logits [T, V] of one row by a prefill, with or without the adapter.
 std::vector<float> logits(Case& c, Backend& backend, const std::vector<int32_t>& ids,
                           bool with_adapter);
 
-// Training over all rows of a case. step() gives the loss before its update.
-class Trainer {
- public:
-  struct Options {
-    Trained trained = Trained::kAdapter;
-    bool recompute = false;
-    bool fused = true;
-  };
-  Trainer(Case& c, Backend& backend, const Options& options);
-
-  float forward_backward();  // accumulates gradients
-  float update();            // AdamW with the case's settings; the norm of all gradients
-  // By the flat layout: adapter tensors as layout() names them, or the tensors of the model's file.
-  std::vector<float> gradient(const std::string& tensor) const { return part(grads_, tensor); }
-  std::vector<float> param(const std::string& tensor) const { return part(params_, tensor); }
-  std::vector<float> params() const;  // all, by the layout
-  const ParamLayout& layout() const { return layout_; }
-
- private:
-  std::vector<float> part(const BufferPtr& buffer, const std::string& tensor) const;
-
-  Case& c_;
-  Backend& backend_;
-  ParamLayout layout_;
-  BufferPtr params_, grads_, m_, v_;
-  std::unique_ptr<Program> step_, optimizer_;
-  ValueId loss_ = kNone, norm_ = kNone, hyper_ = kNone;
-  int updates_ = 0;
-};
+// Buffers of f32 on a device.
+BufferPtr upload(Backend& backend, const std::vector<float>& data);
 
 }  // namespace wick::golden

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 
+#include "backend/cpu/cpu.h"
 #include "golden/golden_case.h"
+#include "infer/decoder_engine.h"
+#include "model/decoder_plan.h"
 
 namespace wick::golden {
 namespace {
@@ -14,7 +19,7 @@ namespace {
 constexpr double kLogits = 1e-4, kGradients = 1e-4;             // of the largest
 constexpr double kLosses = 1e-5, kParams = 1e-4, kNorm = 1e-4;  // absolute; kNorm relative
 
-void expect_near_of_largest(const std::vector<float>& got, const std::vector<float>& want,
+void expect_near_of_largest(std::span<const float> got, const std::vector<float>& want,
                             double bound, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   double largest = 0, worst = 0;
@@ -31,103 +36,241 @@ std::string peft_name(const std::string& tensor) {
   return "base_model.model." + tensor + ".weight";
 }
 
+std::span<const float> part(const std::vector<float>& flat, const ParamLayout::Entry& entry) {
+  return std::span(flat).subspan(static_cast<size_t>(entry.offset),
+                                 static_cast<size_t>(entry.shape.elements()));
+}
+
 struct Param {
-  std::string name, device;
-  friend void PrintTo(const Param& p, std::ostream* out) { *out << p.name << " on " << p.device; }
+  std::string name, device, isa;
+  friend void PrintTo(const Param& p, std::ostream* out) {
+    *out << p.name << " on " << p.device << " " << p.isa;
+  }
 };
+// Every case on every device, on the cpu with every instruction set that works here.
 std::vector<Param> all_params() {
   std::vector<Param> params;
   for (const std::string& name : case_names())
-    for (const std::string& device : backend_names()) params.push_back({name, device});
+    for (const std::string& device : backend_names())
+      for (const std::string& isa : device == "cpu" ? cpu_isas() : std::vector<std::string>{""})
+        params.push_back({name, device, isa});
   return params;
 }
 
 class Golden : public testing::TestWithParam<Param> {
  protected:
   Case c_{GetParam().name};
-  std::unique_ptr<Backend> backend_ =
-      open_backend({.device = GetParam().device, .threads = 2, .cpu_isa = {}});
+  std::unique_ptr<Backend> backend_ = open(1);
 
-  std::vector<int32_t> logits_row() const {
-    std::vector<int32_t> ids = c_.ints("input_ids"), starts = c_.ints("row_starts");
-    size_t row = c_.meta["logits_row"].get<size_t>();
-    return {ids.begin() + starts[row], ids.begin() + starts[row + 1]};
+  static std::unique_ptr<Backend> open(int threads) {
+    return open_backend(
+        {.device = GetParam().device, .threads = threads, .cpu_isa = GetParam().isa});
   }
 
-  void check_first_gradients(const Trainer& trainer) {
-    for (const ParamLayout::Entry& entry : trainer.layout().entries())
-      expect_near_of_largest(trainer.gradient(entry.name),
-                             c_.floats("grad." + peft_name(entry.name)), kGradients, entry.name);
+  float share() const { return 1.0f / c_.meta["trained_tokens"].get<float>(); }
+
+  TrainStep make_step(Trainable trainable, const PackLimits& limits, bool recompute) {
+    const bool full = trainable.adapter == nullptr;
+    std::vector<float> start = full ? initial_weights(trainable, c_.weights) : c_.adapter_params;
+    TrainStep step(c_.config, c_.weights, std::move(trainable),
+                   {.limits = limits, .positions = 32, .recompute = recompute});
+    const int64_t forecast = step.forecast(*backend_).arena;
+    step.compile(*backend_, c_.weights);
+    EXPECT_EQ(step.arena_bytes(), forecast);
+    step.set_params(start);
+    return step;
+  }
+
+  // Ten updates on all rows; `check_first` sees the first gradients.
+  template <typename F>
+  void train(TrainStep& step, const std::string& prefix, F&& check_first) {
+    const Pack pack = make_pack(c_, {0, 1, 2, 3}, step.limits());
+    const std::vector<float> losses = c_.floats(prefix + "losses"),
+                             norms = c_.floats(prefix + "grad_norms");
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(step.accumulate(pack, share()), losses[i], kLosses) << "step " << i;
+      if (i == 0) check_first();
+      float norm = step.update(adamw_settings(c_, static_cast<int64_t>(i) + 1));
+      EXPECT_NEAR(norm, norms[i], kNorm * norms[i]) << "step " << i;
+    }
+  }
+
+  void check_adapter_gradients(const std::vector<float>& grads) {
+    for (const ParamLayout::Entry& entry : c_.adapter.layout().entries())
+      expect_near_of_largest(part(grads, entry), c_.floats("grad." + peft_name(entry.name)),
+                             kGradients, entry.name);
   }
 };
 
 TEST_P(Golden, LogitsOfTheBaseAndWithTheAdapter) {
-  expect_near_of_largest(logits(c_, *backend_, logits_row(), false), c_.floats("logits"), kLogits,
-                         "base");
-  expect_near_of_largest(logits(c_, *backend_, logits_row(), true), c_.floats("logits_adapter"),
-                         kLogits, "adapter");
+  const std::vector<int32_t> ids = c_.ints("input_ids"), starts = c_.ints("row_starts");
+  const size_t at = c_.meta["logits_row"].get<size_t>();
+  const std::vector<int32_t> row(ids.begin() + starts[at], ids.begin() + starts[at + 1]);
+  expect_near_of_largest(logits(c_, *backend_, row, false), c_.floats("logits"), kLogits, "base");
+  expect_near_of_largest(logits(c_, *backend_, row, true), c_.floats("logits_adapter"), kLogits,
+                         "adapter");
 }
 
 TEST_P(Golden, TenUpdatesOfTheAdapter) {
-  Trainer trainer(c_, *backend_, {});
-  std::vector<float> losses = c_.floats("losses"), norms = c_.floats("grad_norms");
-  for (size_t step = 0; step < losses.size(); ++step) {
-    EXPECT_NEAR(trainer.forward_backward(), losses[step], kLosses) << "step " << step;
-    if (step == 0) check_first_gradients(trainer);
-    EXPECT_NEAR(trainer.update(), norms[step], kNorm * norms[step]) << "step " << step;
-  }
-  for (const ParamLayout::Entry& entry : trainer.layout().entries()) {
-    std::vector<float> got = trainer.param(entry.name),
-                       want = c_.floats("final." + peft_name(entry.name));
+  TrainStep step = make_step(train_adapter(c_.adapter), roomy_limits(c_), false);
+  train(step, "", [&] { check_adapter_gradients(step.grads()); });
+  const std::vector<float> params = step.params();
+  for (const ParamLayout::Entry& entry : c_.adapter.layout().entries()) {
+    const std::span<const float> got = part(params, entry);
+    const std::vector<float> want = c_.floats("final." + peft_name(entry.name));
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], kParams) << entry.name;
   }
 }
 
-TEST_P(Golden, GradientsWithRecomputeAndWithoutFusion) {
-  for (Trainer::Options options : {Trainer::Options{.recompute = true, .fused = true},
-                                   Trainer::Options{.recompute = true, .fused = false},
-                                   Trainer::Options{.recompute = false, .fused = false}}) {
-    Trainer trainer(c_, *backend_, options);
-    EXPECT_NEAR(trainer.forward_backward(), c_.floats("loss")[0], kLosses);
-    check_first_gradients(trainer);
+TEST_P(Golden, MicroBatchesAndRecomputeGiveTheSameGradients) {
+  const PackLimits limits{40, 30};
+  for (bool recompute : {false, true}) {
+    TrainStep step = make_step(train_adapter(c_.adapter), limits, recompute);
+    double loss = step.accumulate(make_pack(c_, {3, 0}, limits), share()) +
+                  step.accumulate(make_pack(c_, {2, 1}, limits), share());
+    EXPECT_NEAR(loss, c_.floats("loss")[0], kLosses);
+    check_adapter_gradients(step.grads());
   }
+}
+
+TEST_P(Golden, UnfusedPlanGivesTheSameGradients) {
+  const Pack pack = make_pack(c_, {0, 1, 2, 3}, roomy_limits(c_));
+  DecoderPlanOptions options;
+  options.tokens = static_cast<int64_t>(pack.ids.size());
+  options.positions = 32;
+  options.training = true;
+  options.source.adapter = &c_.adapter;
+  DecoderPlan plan(c_.config, c_.weights, options);
+  Recorder& r = plan.recorder();
+  const Shape bound{static_cast<int64_t>(pack.rows.size())}, all{c_.adapter.param_count()};
+  ValueId rows = r.feed("rows", bound, DType::kI32),
+          targets = r.feed("targets", bound, DType::kI32),
+          weight = r.feed("weight", bound, DType::kF32),
+          segment = r.feed("segment", bound, DType::kI32);
+  ValueId logp = r.head(r.gather_rows(plan.hidden(), rows), plan.head_weight(), targets);
+  ValueId loss = r.segment_sum(logp, weight, segment, 1),
+          grads = r.state("grads", all, DType::kF32);
+  backward(r, loss, plan.params(), grads);
+  check(plan.plan());
+
+  Bindings bindings = plan.bind(*backend_, c_.weights);
+  bindings.resize(plan.plan().values.size());
+  bindings[static_cast<size_t>(plan.params())] = upload(*backend_, c_.adapter_params);
+  BufferPtr made = backend_->allocate(DType::kF32, all.elements());
+  bindings[static_cast<size_t>(grads)] = made;
+  auto program = backend_->compile(plan.plan(), bindings);
+  std::vector<int32_t> segments = pack.segment;
+  for (int32_t& s : segments) s = std::min(s, 0);
+  const DecoderContext& context = plan.context();
+  for (auto [id, data] : {std::pair(context.ids, &pack.ids),
+                          {context.positions, &pack.positions},
+                          {context.begin, &pack.begin},
+                          {context.end, &pack.end},
+                          {rows, &pack.rows},
+                          {targets, &pack.targets}})
+    program->feed(id, data->data(), data->size() * sizeof(int32_t));
+  program->feed(segment, segments.data(), segments.size() * sizeof(int32_t));
+  const std::vector<float> weights(pack.rows.size(), -share());
+  program->feed(weight, weights.data(), weights.size() * sizeof(float));
+  program->run();
+  program->wait();
+
+  float got = 0;
+  program->read(loss, &got, sizeof got);
+  EXPECT_NEAR(got, c_.floats("loss")[0], kLosses);
+  std::vector<float> flat(static_cast<size_t>(all.elements()));
+  backend_->download(*made, DType::kF32, 0, all.elements(), flat.data());
+  check_adapter_gradients(flat);
 }
 
 TEST_P(Golden, FullTraining) {
   if (!c_.has("full_losses")) GTEST_SKIP() << "no full training in this case";
-  Trainer trainer(c_, *backend_, {.trained = Trained::kWeights});
-  std::vector<float> losses = c_.floats("full_losses"), norms = c_.floats("full_grad_norms");
-  for (size_t step = 0; step < losses.size(); ++step) {
-    EXPECT_NEAR(trainer.forward_backward(), losses[step], kLosses) << "step " << step;
-    if (step == 0)
-      for (const ParamLayout::Entry& entry : trainer.layout().entries())
-        if (c_.has("full_grad." + entry.name))
-          expect_near_of_largest(trainer.gradient(entry.name), c_.floats("full_grad." + entry.name),
-                                 kGradients, entry.name);
-    EXPECT_NEAR(trainer.update(), norms[step], kNorm * norms[step]) << "step " << step;
+  TrainStep step = make_step(train_weights(c_.config, -1), roomy_limits(c_), false);
+  train(step, "full_", [&] {
+    const std::vector<float> grads = step.grads();
+    size_t compared = 0;
+    for (const WeightSpec& spec : weight_specs(c_.config)) {
+      // A spec holds the rows of its tensors one after the other.
+      int64_t offset = step.trainable().layout.find(spec.name)->offset;
+      for (const WeightSpec::Part& tensor : spec.parts) {
+        const std::string name = "full_grad." + tensor.tensor;
+        const ParamLayout::Entry entry{name, tensor.shape, offset};
+        offset += tensor.shape.elements();
+        if (!c_.has(name)) continue;
+        expect_near_of_largest(part(grads, entry), c_.floats(name), kGradients, name);
+        ++compared;
+      }
+    }
+    EXPECT_GE(compared, size_t{10});
+  });
+}
+
+TEST_P(Golden, GreedyTokensOverTheCache) {
+  for (bool with_adapter : {false, true}) {
+    const std::vector<int32_t> prompt = c_.ints("prompt"),
+                               want = c_.ints(with_adapter ? "greedy_adapter" : "greedy");
+    DecoderEngine engine(*backend_, c_.config, c_.weights,
+                         {.adapter = with_adapter ? &c_.adapter : nullptr},
+                         with_adapter ? upload(*backend_, c_.adapter_params) : nullptr, 3, 40);
+    // Slot 1 of three, so that a wrong row of the cache shows.
+    std::vector<SlotToken> run;
+    int32_t position = 0;
+    for (int32_t id : prompt) run.push_back({id, 1, position++, false});
+    run.back().wants_logits = true;
+    std::vector<int32_t> got;
+    std::vector<float> row;
+    while (got.size() < want.size()) {
+      engine.run(run, row);
+      ASSERT_EQ(row.size(), static_cast<size_t>(c_.config.vocab));
+      got.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
+      run = {{got.back(), 1, position++, true}};
+    }
+    EXPECT_EQ(got, want) << (with_adapter ? "adapter" : "base");
   }
 }
 
-TEST_P(Golden, GreedyTokens) {
-  const auto vocab = static_cast<size_t>(c_.config.vocab);
-  for (bool with_adapter : {false, true}) {
-    std::vector<int32_t> ids = c_.ints("prompt"), got;
-    std::vector<int32_t> want = c_.ints(with_adapter ? "greedy_adapter" : "greedy");
-    // All wanted ids at once: each is the winner after those before it.
-    ids.insert(ids.end(), want.begin(), want.end() - 1);
-    std::vector<float> all = logits(c_, *backend_, ids, with_adapter);
-    for (size_t t = ids.size() - want.size(); t < ids.size(); ++t) {
-      auto row = all.begin() + static_cast<std::ptrdiff_t>(t * vocab);
-      got.push_back(static_cast<int32_t>(
-          std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab)) - row));
+// Compared as bits: == would take a NaN for a difference and -0 for 0.
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+TEST_P(Golden, AnyNumberOfThreadsGivesTheSameBits) {
+  std::vector<float> first;
+  for (int threads : {1, 2, 3}) {
+    backend_ = open(threads);
+    c_.weights.release();
+    TrainStep step = make_step(train_adapter(c_.adapter), roomy_limits(c_), false);
+    const Pack pack = make_pack(c_, {0, 1, 2, 3}, step.limits());
+    for (int64_t i = 1; i <= 2; ++i) {
+      step.accumulate(pack, share());
+      step.update(adamw_settings(c_, i));
     }
-    EXPECT_EQ(got, want);
+    if (first.empty()) first = step.params();
+    expect_same_bits(step.params(), first);
+  }
+}
+
+TEST_P(Golden, ARowHasTheSameBitsInAnyPack) {
+  TrainStep step = make_step(train_adapter(c_.adapter), roomy_limits(c_), false);
+  std::vector<float> alone;
+  for (const std::vector<size_t>& rows :
+       {std::vector<size_t>{2}, std::vector<size_t>{0, 1, 2, 3}, std::vector<size_t>{3, 2}}) {
+    const Pack pack = make_pack(c_, rows, step.limits());
+    std::vector<float> logp(pack.targets.size()), of_row;
+    step.evaluate(pack, logp);
+    for (size_t i = 0; i < logp.size(); ++i)
+      if (pack.segment[i] == 2) of_row.push_back(logp[i]);
+    if (alone.empty()) alone = of_row;
+    expect_same_bits(of_row, alone);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(all_params()), [](const auto& info) {
-  return info.param.name + "_" + info.param.device;
+  std::string id = info.param.name + "_" + info.param.device;
+  for (char x : info.param.isa) id += std::isalnum(static_cast<unsigned char>(x)) ? x : '_';
+  return id;
 });
 
 }  // namespace

@@ -20,12 +20,17 @@ void write_case(const std::string& name, const std::filesystem::path& out) {
   options.alpha = 48.0f;  // so that three updates show in the logits
   c.adapter = Adapter::create(options, adaptable_linears(c.config));
   c.adapter_params = c.adapter.initial_params(7);
-  golden::Trainer trainer(c, *backend, {});
-  for (int i = 0; i < 3; ++i) {
-    trainer.forward_backward();
-    trainer.update();
+  const PackLimits limits = golden::roomy_limits(c);
+  TrainStep step(c.config, c.weights, train_adapter(c.adapter),
+                 {.limits = limits, .positions = 32, .recompute = false});
+  step.compile(*backend, c.weights);
+  step.set_params(c.adapter_params);
+  const Pack pack = golden::make_pack(c, {0, 1, 2, 3}, limits);
+  for (int64_t i = 1; i <= 3; ++i) {
+    step.accumulate(pack, 1.0f / static_cast<float>(pack.used_targets));
+    step.update(golden::adamw_settings(c, i));
   }
-  c.adapter_params = trainer.params();
+  c.adapter_params = step.params();
   c.adapter.save(out, c.adapter_params, name);
 
   std::vector<int32_t> ids = c.ints("input_ids");
