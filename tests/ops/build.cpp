@@ -286,9 +286,10 @@ class Builder {
     output("y", {t, h * e}, terms);
     output("lse", {t, h}, terms);
     input("dy", {t, h * e});
-    int64_t group = h / k;
-    output("dq", {t, h * e}, terms + e);
-    output("dk", {s, k * e}, (terms + e) * group);
+    // dy·v is about sqrt(E) times what is left of it after its mean is taken off.
+    int64_t group = h / k, cancelling = terms * std::max<int64_t>(e / 4, 1);
+    output("dq", {t, h * e}, cancelling);
+    output("dk", {s, k * e}, cancelling * group);
     output("dv", {s, k * e}, terms * group);
     c_.fwd_in = {"q", "k", "v", "begin", "end"};
     c_.fwd_out = {"y", "lse"};

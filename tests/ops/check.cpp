@@ -46,11 +46,13 @@ std::string compare(const Case& c, const Arg& arg, const std::vector<double>& go
              ", allowed ", limit, ")");
 }
 
-class Device {
+class Opened {
  public:
-  explicit Device(const std::string& name) : name_(name) {
+  explicit Opened(const Device& device) : name_(device.name) {
     for (int threads : kThreadCounts) {
-      backends_.push_back(open_backend({.device = name, .threads = threads, .cpu_isa = {}}));
+      auto backend = device.open(threads);
+      // One that has no use for more threads is not run again for them.
+      if (backend->info().threads == threads) backends_.push_back(std::move(backend));
     }
   }
 
@@ -90,15 +92,15 @@ class Device {
 
 }  // namespace
 
-int check_cases(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
+int check_cases(const std::vector<Case>& cases, const std::vector<Device>& devices) {
   int failures = 0, passed = 0, missing = 0;
-  std::vector<Device> opened;
-  for (const std::string& name : devices) opened.emplace_back(name);
+  std::vector<Opened> opened;
+  for (const Device& device : devices) opened.emplace_back(device);
   for (const Case& c : cases) {
     for (Dir dir : {Dir::kForward, Dir::kBackward}) {
       if (!c.runs(dir)) continue;
       auto want = run_reference(c, dir);
-      for (Device& device : opened) {
+      for (Opened& device : opened) {
         std::string wrong;
         try {
           wrong = device.check(c, dir, want);

@@ -22,7 +22,8 @@ constexpr Column kColumns[] = {{"f32", DType::kF32, false},
                                {"f16", DType::kF16, false}};
 
 bool is_weight(const Case& c, const std::string& name) {
-  return name == "w" || name == "table" || (name == "b" && c.op != Op::kAdd);
+  return name == "w" || name == "table" ||
+         (name == "b" && c.op != Op::kAdd && c.op != Op::kAddRmsNorm);
 }
 
 // What stays f32 in every compute type: statistics, losses, tables of angles, the optimizer.
@@ -85,10 +86,15 @@ bool is_supported(const Backend& backend, Case c, Dir dir, const Column& column)
 
 }  // namespace
 
-void print_support(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
-  for (const std::string& device : devices) {
-    auto backend = open_backend({.device = device, .threads = 1, .cpu_isa = {}});
-    std::printf("\n### %s\n\n| op |", device.c_str());
+void print_support(const std::vector<Case>& cases, const std::vector<Device>& devices) {
+  std::string last;
+  for (const Device& device : devices) {
+    // What is supported does not depend on the instruction set.
+    std::string name = device.name.substr(0, device.name.find('/'));
+    if (name == last) continue;
+    last = name;
+    auto backend = device.open(1);
+    std::printf("\n### %s\n\n| op |", name.c_str());
     for (const Column& column : kColumns) std::printf(" %s |", column.title);
     std::printf("\n|---|");
     for (size_t i = 0; i < std::size(kColumns); ++i) std::printf("---|");
@@ -112,10 +118,10 @@ void print_support(const std::vector<Case>& cases, const std::vector<std::string
   }
 }
 
-void bench_cases(const std::vector<Case>& cases, const std::vector<std::string>& devices) {
+void bench_cases(const std::vector<Case>& cases, const std::vector<Device>& devices) {
   using Clock = std::chrono::steady_clock;
-  for (const std::string& device : devices) {
-    auto backend = open_backend({.device = device, .threads = 0, .cpu_isa = {}});
+  for (const Device& device : devices) {
+    auto backend = device.open(0);
     for (const Case& c : cases) {
       if (!c.flag("bench")) continue;
       for (Dir dir : {Dir::kForward, Dir::kBackward}) {
@@ -133,7 +139,7 @@ void bench_cases(const std::vector<Case>& cases, const std::vector<std::string>&
         std::nth_element(ms.begin(), ms.begin() + static_cast<ptrdiff_t>(ms.size() / 2), ms.end());
         double median = ms[ms.size() / 2];
         Plan plan = one_step_plan(c, dir);
-        std::printf("%-4s %s_%s  %.4f ms  %.1f GFLOP/s  %s\n", device.c_str(), op_name(c.op),
+        std::printf("%-4s %s_%s  %.4f ms  %.1f GFLOP/s  %s\n", device.name.c_str(), op_name(c.op),
                     dir == Dir::kForward ? "fwd" : "bwd", median, plan_flops(plan) / median / 1e6,
                     c.text.c_str());
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops_runner check|grad|support|bench [--op NAME] [--device NAME]
-// Runs the case files beside this source. Fails where an op has no case file.
+// A device is "ref", "cpu" or "cpu/avx2"; without one, all of them. Runs the case files beside this
+// source. Fails where an op has no case file.
 #include <cstdio>
 #include <cstring>
 
@@ -11,7 +12,8 @@
 namespace wick::ops {
 namespace {
 
-int run(const std::string& mode, const std::string& only_op, std::vector<std::string> devices) {
+int run(const std::string& mode, const std::string& only_op, const std::string& only_device) {
+  std::vector<Device> devices = find_devices(only_device);
   std::vector<Case> cases;
   for (int i = 0; i < kOpCount; ++i) {
     Op op = static_cast<Op>(i);
@@ -33,13 +35,12 @@ int run(const std::string& mode, const std::string& only_op, std::vector<std::st
 
 int main(int argc, char** argv) {
   try {
-    std::string mode = argc > 1 ? argv[1] : "check", op;
-    std::vector<std::string> devices = wick::backend_names();
+    std::string mode = argc > 1 ? argv[1] : "check", op, device;
     for (int i = 2; i + 1 < argc; i += 2) {
       if (std::strcmp(argv[i], "--op") == 0) op = argv[i + 1];
-      if (std::strcmp(argv[i], "--device") == 0) devices = {argv[i + 1]};
+      if (std::strcmp(argv[i], "--device") == 0) device = argv[i + 1];
     }
-    return wick::ops::run(mode, op, devices) == 0 ? 0 : 1;
+    return wick::ops::run(mode, op, device) == 0 ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ops_runner: %s\n", e.what());
     return 1;
