@@ -109,8 +109,8 @@ void apply(std::vector<TokenWeight>& candidates, Cut cut) {
 // them and they weigh at least `mass`; or all.
 //
 // Weights are not negative, so their bits order as they do. A histogram finds the leading bits of
-// the cut, and two more find the others among the weights that share those: time is linear however
-// flat the distribution is.
+// the cut, and two more the others among the weights that share those, until few are left: time is
+// linear however flat the distribution is.
 Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double mass) {
   struct Bucket {
     int64_t count = 0;
@@ -122,13 +122,14 @@ Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double m
   constexpr Level kLevels[] = {{21, 11}, {10, 11}, {0, 10}};
   // Neighbours add to different histograms, so that one add need not wait for the last.
   constexpr size_t kCopies = 4;
+  constexpr size_t kSortable = 256;
 
   std::vector<float> weights(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) weights[i] = candidates[i].weight;
   std::vector<Bucket> buckets;
   Bucket above;
-  uint32_t prefix = 0;
   for (const Level& level : kLevels) {
+    if (weights.size() <= kSortable) break;
     uint32_t mask = (1u << level.bits) - 1;
     auto bucket_of = [&](float weight) {
       return (std::bit_cast<uint32_t>(weight) >> level.shift) & mask;
@@ -157,15 +158,17 @@ Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double m
     // Sums rounded in another order may end just below the mass: then all that there is.
     mass = std::min(mass, above.mass);
     above = above_chosen;
-    prefix = (prefix << level.bits) | chosen;
     std::erase_if(weights, [&](float weight) { return bucket_of(weight) != chosen; });
   }
+  // Few are left, or only equal ones.
+  if (weights.size() <= kSortable) std::sort(weights.begin(), weights.end(), std::greater<>());
   Cut cut;
-  cut.weight = std::bit_cast<float>(prefix);
-  cut.equals = std::max<int64_t>(1, count - above.count);
-  if (cut.weight > 0) {
-    double wanted = std::ceil((mass - above.mass) / static_cast<double>(cut.weight));
-    cut.equals = std::max(cut.equals, static_cast<int64_t>(wanted));
+  for (float weight : weights) {
+    if (above.count >= count && above.mass >= mass) break;
+    cut.equals = weight == cut.weight ? cut.equals + 1 : 1;
+    cut.weight = weight;
+    ++above.count;
+    above.mass += weight;
   }
   return cut;
 }
