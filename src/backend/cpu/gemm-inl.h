@@ -79,7 +79,8 @@ struct Tile {
   int64_t ldc, rows, cols;  // the part of the tile that exists
   float alpha = 1.0f;
   Finish finish = Finish::kWrite;
-  const float* bias = nullptr;  // of the tile's columns
+  const float* bias = nullptr;   // of the tile's columns
+  const float* ahead = nullptr;  // what a later tile reads: brought near, 64 bytes a step
 };
 using TileFn = void (*)(const Tile&);
 // Requires: 1 <= mr <= kMaxRows, nr is kLanes or kMaxCols.

@@ -9,20 +9,28 @@
 #include "hwy/foreach_target.h"
 // foreach_target must come first.
 #include "backend/cpu/gemm-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kBlockDepth = 256;        // of K: a panel of B this deep stays in the first cache
-constexpr int64_t kPackDepth = 1536;        // of K packed at a time
-constexpr int64_t kPackRows = 2048;         // of M packed at a time
-constexpr int64_t kPackElements = 1 << 20;  // of B packed at a time
+constexpr int64_t kBlockDepth = 256;  // of K: a panel of B this deep stays in the first cache
+constexpr int64_t kPackDepth = 1536;  // of K packed at a time
+constexpr int64_t kPackRows = 2048;   // of M packed at a time
+constexpr int64_t kSkinnyCols = 4 * kLanes;  // of N, and fewer: see skinny_rows
+constexpr int64_t kPackElements = 1 << 20;   // of B packed at a time
 
 // Blocks of equal depth: the order of a sum over K, so a function of K alone.
 int64_t block_depth(int64_t k) {
   int64_t blocks = (k + kBlockDepth - 1) / kBlockDepth;
   return round_up((k + blocks - 1) / blocks, 4);
+}
+
+// The size of a part when n is cut into equal ones of at most `most`, whole multiples of `unit`.
+int64_t equal_parts(int64_t n, int64_t most, int64_t unit) {
+  const int64_t parts = (n + most - 1) / most;
+  return std::min(n, round_up((n + parts - 1) / parts, unit));
 }
 
 struct Plan2d {
@@ -35,9 +43,8 @@ Plan2d plan_gemm(int64_t m, int64_t n, int64_t k) {
   p.block = block_depth(k);
   p.depth = std::min(k, std::max<int64_t>(1, kPackDepth / p.block) * p.block);
   p.mr = panel_rows(m);
-  p.rows = std::min(m, kPackRows / p.mr * p.mr);
-  int64_t cols = std::max(kMaxCols, kPackElements / p.depth / kMaxCols * kMaxCols);
-  p.cols = std::min(n, cols);
+  p.rows = equal_parts(m, kPackRows, p.mr);
+  p.cols = equal_parts(n, std::max(kMaxCols, kPackElements / p.depth), kMaxCols);
   return p;
 }
 
@@ -48,7 +55,8 @@ int64_t a_elements(int64_t m, int64_t k) {
 }
 int64_t b_elements(int64_t n, int64_t k) {
   const int64_t depth = std::min(k, kPackDepth);
-  return std::min(packed_cols(n) * depth, std::max(kMaxCols * depth, kPackElements));
+  return std::max(packed_cols(std::min(n, kSkinnyCols)) * k,
+                  std::min(packed_cols(n) * depth, kPackElements + kMaxCols * depth));
 }
 
 // 4 consecutive elements of each of kLanes rows, turned: out[i] holds element i of every row.
@@ -123,63 +131,87 @@ void pack_b_as(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, in
       store(j < cols ? load_part(from + j, cols - j) : hn::Zero(df), to + j);
 }
 
+// clang-format off: it does not know the macro that unrolls.
+// A whole tile of C.
 template <int Rows, int Vectors>
-void tile(const Tile& t) {
+HWY_INLINE void whole_tile(const Tile& t) {
   const float* HWY_RESTRICT a = t.a;
   const float* HWY_RESTRICT b = t.b;
+  const float* ahead = t.ahead != nullptr ? t.ahead : a;
   VF sum[Rows][Vectors];
-  const bool whole = t.rows == Rows && t.cols == Vectors * kLanes;
   if (t.finish == Finish::kContinue) {
-    for (int i = 0; i < Rows; ++i)
-      for (int j = 0; j < Vectors; ++j)
-        sum[i][j] = i < t.rows && j * kLanes < t.cols
-                        ? load_part(t.c + i * t.ldc + j * kLanes, t.cols - j * kLanes)
-                        : hn::Zero(df);
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) WICK_UNROLL
+    for (int j = 0; j < Vectors; ++j) sum[i][j] = load(t.c + i * t.ldc + j * kLanes);
   } else {
-    for (int i = 0; i < Rows; ++i)
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      if (t.finish == Finish::kAdd) {
+        hwy::Prefetch(t.c + i * t.ldc);
+        hwy::Prefetch(t.c + i * t.ldc + Vectors * kLanes - 1);
+      }
+      WICK_UNROLL
       for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(df);
+    }
   }
   for (int64_t k = 0; k < t.depth; ++k) {
     VF bv[Vectors];
+    WICK_UNROLL
     for (int j = 0; j < Vectors; ++j) bv[j] = load(b + j * kLanes);
+    WICK_UNROLL
     for (int i = 0; i < Rows; ++i) {
-      VF av = set(a[i]);
+      const VF av = set(a[i]);
+      WICK_UNROLL
       for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(av, bv[j], sum[i][j]);
     }
+    hwy::Prefetch(ahead);
+    ahead += 16;
     a += Rows;
     b += Vectors * kLanes;
   }
   const VF alpha = set(t.alpha);
   VF bias[Vectors];
+  WICK_UNROLL
   for (int j = 0; j < Vectors; ++j)
-    bias[j] = t.bias != nullptr && j * kLanes < t.cols
-                  ? load_part(t.bias + j * kLanes, t.cols - j * kLanes)
-                  : hn::Zero(df);
-  if (whole && t.finish == Finish::kAdd) {
-    for (int i = 0; i < Rows; ++i)
-      for (int j = 0; j < Vectors; ++j) {
-        float* c = t.c + i * t.ldc + j * kLanes;
-        store(hn::Add(load(c), hn::MulAdd(sum[i][j], alpha, bias[j])), c);
-      }
-    return;
-  }
-  if (whole) {
-    for (int i = 0; i < Rows; ++i)
-      for (int j = 0; j < Vectors; ++j)
-        store(hn::MulAdd(sum[i][j], alpha, bias[j]), t.c + i * t.ldc + j * kLanes);
-    return;
-  }
-  for (int i = 0; i < Rows; ++i) {
-    if (i >= t.rows) break;
+    bias[j] = t.bias != nullptr ? load(t.bias + j * kLanes) : hn::Zero(df);
+  float* c = t.c;
+  if (t.finish == Finish::kAdd) {
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i, c += t.ldc) WICK_UNROLL
     for (int j = 0; j < Vectors; ++j) {
-      int64_t cols = t.cols - j * kLanes;
-      if (cols <= 0) break;
-      float* c = t.c + i * t.ldc + j * kLanes;
-      VF v = hn::MulAdd(sum[i][j], alpha, bias[j]);
-      if (t.finish == Finish::kAdd) v = hn::Add(load_part(c, cols), v);
-      store_part(v, c, cols);
+      const VF old = load(c + j * kLanes);
+      store(hn::Add(old, hn::MulAdd(sum[i][j], alpha, bias[j])), c + j * kLanes);
     }
+  } else {
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i, c += t.ldc) WICK_UNROLL
+    for (int j = 0; j < Vectors; ++j) store(hn::MulAdd(sum[i][j], alpha, bias[j]), c + j * kLanes);
   }
+}
+// clang-format on
+
+template <int Rows, int Vectors>
+void tile(const Tile& t) {
+  constexpr int64_t kCols = Vectors * kLanes;
+  if (HWY_LIKELY(t.rows == Rows && t.cols == kCols)) return whole_tile<Rows, Vectors>(t);
+  // At an edge of C: a whole tile beside it, of which a part is copied.
+  alignas(64) float beside[Rows * kCols], bias[kCols] = {};
+  auto copy = [&](const float* from, int64_t from_ld, float* to, int64_t to_ld,
+                  int64_t rows) HWY_ATTR {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < t.cols; j += kLanes)
+        store_part(load_part(from + i * from_ld + j, t.cols - j), to + i * to_ld + j, t.cols - j);
+  };
+  Tile whole = t;
+  whole.c = beside;
+  whole.ldc = kCols;
+  if (t.finish != Finish::kWrite) copy(t.c, t.ldc, beside, kCols, t.rows);
+  if (t.bias != nullptr) {
+    copy(t.bias, 0, bias, 0, 1);
+    whole.bias = bias;
+  }
+  whole_tile<Rows, Vectors>(whole);
+  copy(beside, kCols, t.c, t.ldc, t.rows);
 }
 
 template <int Rows>
@@ -189,6 +221,72 @@ TileFn tile_of(int64_t mr, int64_t vectors) {
     return tile_of<Rows - 1>(mr, vectors);
   else
     return nullptr;
+}
+
+// clang-format off: as above.
+// Few columns: packing A would cost more than the sums. Rows of A are read where they lie, one sum
+// per row and vector, in the same blocks of K as everywhere.
+template <int Vectors>
+constexpr int kSkinnyRows = Vectors == 1 ? 8 : (Vectors == 2 || kMaxRows > 6 ? 4 : 6 - Vectors);
+
+template <int Vectors>
+void skinny_rows(int64_t m0, int64_t m1, int64_t n, int64_t k, const MatA& a, const float* packed_b,
+                 const float* bias, const MatC& c) {
+  constexpr int kRows = kSkinnyRows<Vectors>;
+  const int64_t block = block_depth(k);
+  for (int64_t m = m0; m < m1; m += kRows) {
+    const int64_t rows = std::min<int64_t>(kRows, m1 - m);
+    const float* at[kRows];
+    WICK_UNROLL
+    for (int i = 0; i < kRows; ++i) at[i] = a.data + (m + std::min<int64_t>(i, rows - 1)) * a.ld;
+    for (int64_t k0 = 0; k0 < k; k0 += block) {
+      const int64_t k1 = std::min(k, k0 + block);
+      VF sum[kRows][Vectors];
+      WICK_UNROLL
+      for (int i = 0; i < kRows; ++i) WICK_UNROLL
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(df);
+      const float* b = packed_b + k0 * Vectors * kLanes;
+      for (int64_t kk = k0; kk < k1; ++kk, b += Vectors * kLanes) {
+        VF bv[Vectors];
+        WICK_UNROLL
+        for (int j = 0; j < Vectors; ++j) bv[j] = load(b + j * kLanes);
+        WICK_UNROLL
+        for (int i = 0; i < kRows; ++i) {
+          const VF av = set(at[i][kk]);
+          WICK_UNROLL
+          for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(av, bv[j], sum[i][j]);
+        }
+      }
+      const bool first = k0 == 0, add = !first || c.accumulate;
+      WICK_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        if (i >= rows) break;
+        WICK_UNROLL
+        for (int j = 0; j < Vectors; ++j) {
+          const int64_t cols = n - j * kLanes;
+          float* to = c.data + (m + i) * c.ld + j * kLanes;
+          const VF b0 =
+              first && bias != nullptr ? load_part(bias + j * kLanes, cols) : hn::Zero(df);
+          const VF v = hn::MulAdd(sum[i][j], set(c.alpha), b0);
+          store_part(add ? hn::Add(load_part(to, cols), v) : v, to, cols);
+        }
+      }
+    }
+  }
+}
+
+// clang-format on
+
+void skinny(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
+            const MatC& c, float* packed_b, const float* bias) {
+  const int64_t vectors = (n + kLanes - 1) / kLanes;
+  pack_b(b, 0, n, vectors * kLanes, 0, k, packed_b);
+  using Fn = decltype(&skinny_rows<1>);
+  constexpr Fn kTable[] = {skinny_rows<1>, skinny_rows<2>, skinny_rows<3>, skinny_rows<4>};
+  constexpr int64_t kGrain = 32;
+  pool.parallel((m + kGrain - 1) / kGrain, [&](int64_t i) HWY_ATTR {
+    kTable[vectors - 1](i * kGrain, std::min(m, (i + 1) * kGrain), n, k, a, packed_b, bias, c);
+  });
 }
 
 }  // namespace
@@ -266,6 +364,7 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
         store_part(load_part(static_cast<decltype(type)>(c.bias.data) + i, n - i), bias + i, n - i);
     });
   }
+  if (n <= kSkinnyCols && !a.transposed) return skinny(pool, m, n, k, a, b, c, packed_b, bias);
   const TileFn wide = tile_fn(p.mr, kMaxCols), narrow = tile_fn(p.mr, kLanes);
   for (int64_t k0 = 0; k0 < k; k0 += p.depth) {
     const int64_t depth = std::min(p.depth, k - k0);
@@ -312,6 +411,11 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
                 t.a = packed_a + r * depth + kb * p.mr;
                 t.rows = std::min(p.mr, rows - r);
                 t.c = c.data + (m0 + r) * c.ld + n0 + j;
+                // The first column of tiles brings A's panels, each column the next one's B.
+                if (jb == jb0)
+                  t.ahead = t.a + p.mr * depth;
+                else
+                  t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
                 (nr == kMaxCols ? wide : narrow)(t);
               }
             }

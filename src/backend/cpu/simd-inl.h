@@ -19,6 +19,15 @@
 #include "base/threads.h"
 #include "hwy/highway.h"
 
+// Before a loop of constant length over an array of vectors: unrolled early enough for the array to
+// live in registers.
+#undef WICK_UNROLL
+#if defined(__clang__)
+#define WICK_UNROLL _Pragma("unroll")
+#else
+#define WICK_UNROLL _Pragma("GCC unroll 32")
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;

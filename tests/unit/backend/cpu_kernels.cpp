@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -23,9 +24,16 @@ float rounded(float x, DType dtype) {
   return x;
 }
 
+std::shared_ptr<HostBuffer> guarded(size_t bytes) {
+  auto buffer = std::make_shared<HostBuffer>(bytes);
+  std::memset(buffer->data(), kGuard, buffer->bytes());
+  return buffer;
+}
+
 // An operand's memory: rows of cols + 2 * kPad elements, one whole padded row before and after.
 struct Memory {
-  std::vector<unsigned char> bytes;
+  std::shared_ptr<HostBuffer> buffer;  // in large pages, as in a program
+  std::span<unsigned char> bytes;
   Operand operand;
 
   // As the cpu back end holds it, or in f32 for ref.
@@ -36,7 +44,8 @@ struct Memory {
     operand = {.rows = m.rows, .cols = m.cols, .ld = ld, .dtype = m.dtype};
     if (widened && m.dtype != DType::kI32) operand.dtype = DType::kF32;
     const size_t size = dtype_bytes(operand.dtype);
-    bytes.assign(static_cast<size_t>((m.rows + 2) * ld + 2 * kPad) * size, kGuard);
+    buffer = guarded(static_cast<size_t>((m.rows + 2) * ld + 2 * kPad) * size);
+    bytes = {reinterpret_cast<unsigned char*>(buffer->data()), buffer->bytes()};
     operand.data = bytes.data() + static_cast<size_t>(operand.ld + kPad) * size;
     for (int64_t r = 0; r < m.rows; ++r)
       for (int64_t c = 0; c < m.cols; ++c) put(m, r, c);
@@ -72,7 +81,7 @@ struct Memory {
   }
   // What lies outside the operand, to compare before and after.
   std::vector<unsigned char> outside() const {
-    std::vector<unsigned char> copy = bytes;
+    std::vector<unsigned char> copy(bytes.begin(), bytes.end());
     if (!operand) return copy;
     const size_t size = dtype_bytes(operand.dtype);
     for (int64_t r = 0; r < operand.rows; ++r)
@@ -82,47 +91,74 @@ struct Memory {
   }
 };
 
-std::vector<Matrix> run(const Call& call, std::span<const Candidate> candidates, bool widened,
-                        int threads) {
-  Step step{call.op, call.dir, {}, {}, call.attr};
-  std::vector<Memory> in, out;
-  std::vector<Operand> ins, outs;
-  for (const Matrix& m : call.in) in.emplace_back(m, widened);
-  for (const Matrix& m : call.out) out.emplace_back(m, widened);
-  for (const Memory& m : in) ins.push_back(m.operand);
-  for (size_t i = 0; i < out.size(); ++i) {
-    outs.push_back(out[i].operand);
-    step.outputs.push_back({kNone, call.modes.empty() ? OutMode::kWrite : call.modes[i]});
+// A call's operands in memory and the kernel that takes them.
+class Prepared {
+ public:
+  Prepared(const Call& call, std::span<const Candidate> candidates, bool widened, int threads)
+      : call_(call), widened_(widened), pool_(threads) {
+    step_ = {call.op, call.dir, {}, {}, call.attr};
+    for (const Matrix& m : call.in) in_.emplace_back(m, widened);
+    for (const Matrix& m : call.out) out_.emplace_back(m, widened);
+    for (const Memory& m : in_) ins_.push_back(m.operand);
+    for (size_t i = 0; i < out_.size(); ++i) {
+      outs_.push_back(out_[i].operand);
+      step_.outputs.push_back({kNone, call.modes.empty() ? OutMode::kWrite : call.modes[i]});
+    }
+    args_ = {.step = &step_, .in = ins_, .out = outs_, .scratch = nullptr, .pool = &pool_};
+    for (const Candidate& c : candidates)
+      if (c.op == call.op && c.dir == call.dir && (!c.accepts || c.accepts(args_))) {
+        kernel_ = c;
+        break;
+      }
+    if (kernel_.fn == nullptr) {
+      ADD_FAILURE() << "no kernel accepts " << op_name(call.op);
+      return;
+    }
+    scratch_bytes_ = kernel_.scratch ? kernel_.scratch(args_, threads) : 0;
+    scratch_ = guarded(scratch_bytes_ + 128);
+    args_.scratch = scratch_->data();
   }
-  ThreadPool pool(threads);
-  StepArgs args{.step = &step, .in = ins, .out = outs, .pool = &pool};
-  for (const Candidate& c : candidates) {
-    if (c.op != call.op || c.dir != call.dir || (c.accepts && !c.accepts(args))) continue;
-    const size_t bytes = c.scratch ? c.scratch(args, threads) : 0;
-    std::vector<unsigned char> scratch(bytes + 128, kGuard);
-    args.scratch =
-        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
-    c.fn(args);
-    const unsigned char* end = static_cast<unsigned char*>(args.scratch) + bytes;
-    for (; end < scratch.data() + scratch.size(); ++end)
-      EXPECT_EQ(*end, kGuard) << c.name << " writes past its scratch";
+  Prepared(const Prepared&) = delete;
+
+  void run() {
+    if (kernel_.fn != nullptr) kernel_.fn(args_);
+  }
+
+  std::vector<Matrix> results() const {
+    for (size_t i = scratch_bytes_; i < scratch_->bytes(); ++i)
+      EXPECT_EQ(scratch_->data()[i], std::byte{kGuard}) << kernel_.name << " leaves its scratch";
+    for (size_t i = 0; i < in_.size(); ++i)
+      EXPECT_TRUE(std::ranges::equal(in_[i].bytes, Memory(call_.in[i], widened_).bytes))
+          << kernel_.name << " changes input " << i;
     std::vector<Matrix> results;
-    for (size_t i = 0; i < in.size(); ++i)
-      EXPECT_TRUE(in[i].bytes == Memory(call.in[i], widened).bytes)
-          << c.name << " changes input " << i;
-    for (const Memory& m : out) {
-      std::vector<unsigned char> outside = m.outside();
-      for (unsigned char b : outside)
-        if (b != kGuard) {
-          ADD_FAILURE() << c.name << " writes outside output " << &m - out.data();
-          break;
-        }
+    for (const Memory& m : out_) {
+      const std::vector<unsigned char> outside = m.outside();
+      EXPECT_TRUE(
+          std::all_of(outside.begin(), outside.end(), [](unsigned char b) { return b == kGuard; }))
+          << kernel_.name << " writes outside output " << results.size();
       results.push_back(m.take());
     }
     return results;
   }
-  ADD_FAILURE() << "no kernel accepts " << op_name(call.op);
-  return {};
+
+ private:
+  const Call& call_;
+  bool widened_;
+  Step step_;
+  std::vector<Memory> in_, out_;
+  std::vector<Operand> ins_, outs_;
+  ThreadPool pool_;
+  StepArgs args_;
+  Candidate kernel_{};
+  size_t scratch_bytes_ = 0;
+  std::shared_ptr<HostBuffer> scratch_;
+};
+
+std::vector<Matrix> run(const Call& call, std::span<const Candidate> candidates, bool widened,
+                        int threads) {
+  Prepared prepared(call, candidates, widened, threads);
+  prepared.run();
+  return prepared.results();
 }
 
 std::vector<Candidate> cpu_candidates(cpu::Rung rung) {
@@ -165,6 +201,13 @@ std::vector<Matrix> run_cpu(const Call& call, cpu::Rung rung, int threads) {
 }
 std::vector<Matrix> run_ref(const Call& call) {
   return run(call, ref_candidates<float>(), true, 1);
+}
+
+double call_seconds(const Call& call, cpu::Rung rung,
+                    const std::function<double(const std::function<void()>&)>& time) {
+  const std::vector<Candidate> candidates = cpu_candidates(rung);
+  Prepared prepared(call, candidates, false, 1);
+  return time([&] { prepared.run(); });
 }
 
 void check_call(const std::string& what, const Call& call, double tolerance) {

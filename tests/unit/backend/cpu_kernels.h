@@ -3,6 +3,7 @@
 // matrix inside a wider one whose other elements must stay untouched.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ std::vector<cpu::Rung> working_rungs();
 // The outputs. Fails the test where a byte outside an operand changes.
 std::vector<Matrix> run_cpu(const Call& call, cpu::Rung rung, int threads);
 std::vector<Matrix> run_ref(const Call& call);
+
+// Seconds that `time` gives for a function that runs the call on one thread.
+double call_seconds(const Call& call, cpu::Rung rung,
+                    const std::function<double(const std::function<void()>&)>& time);
 
 // Every working rung against ref: |a - b| <= tolerance * (1 + largest |b| of the output). And the
 // same bits with one, two and three threads.
