@@ -65,27 +65,39 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
       fail_errno(path, "map");
     }
     data_ = static_cast<const std::byte*>(map);
+    mapped_ = true;
   }
   ::close(fd);
 }
 
+MappedFile MappedFile::over(std::span<const std::byte> bytes, const std::filesystem::path& name) {
+  MappedFile file;
+  file.data_ = bytes.data();
+  file.size_ = bytes.size();
+  file.path_ = name;
+  return file;
+}
+
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (mapped_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, false)),
       path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
   std::swap(path_, other.path_);
   return *this;
 }
 
 void MappedFile::drop_pages(size_t offset, size_t length) const {
+  if (!mapped_) return;
   static const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   size_t begin = (offset + page - 1) / page * page, end = (offset + length) / page * page;
   if (begin < end && end <= size_)

@@ -18,6 +18,8 @@ class MappedFile {
   MappedFile() = default;
   // Throws: kNotFound, kIo. A directory or an unreadable file is named in the message.
   explicit MappedFile(const std::filesystem::path& path);
+  // Bytes that live as long as the process (the model inside the binary), under a name.
+  static MappedFile over(std::span<const std::byte> bytes, const std::filesystem::path& name);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -30,6 +32,7 @@ class MappedFile {
  private:
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool mapped_ = false;
   std::filesystem::path path_;
 };
 

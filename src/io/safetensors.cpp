@@ -182,8 +182,9 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : file_(path), header_(parse_safetensors_header(file_.bytes(), path.string())) {
+SafetensorsFile::SafetensorsFile(MappedFile file)
+    : file_(std::move(file)),
+      header_(parse_safetensors_header(file_.bytes(), file_.path().string())) {
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
 }
 

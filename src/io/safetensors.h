@@ -45,7 +45,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std:
 class SafetensorsFile {
  public:
   // Throws: kNotFound, kIo, kCorruptFile.
-  explicit SafetensorsFile(const std::filesystem::path& path);
+  explicit SafetensorsFile(const std::filesystem::path& path) : SafetensorsFile(MappedFile(path)) {}
+  explicit SafetensorsFile(MappedFile file);
 
   const std::filesystem::path& path() const { return file_.path(); }
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
@@ -83,6 +84,7 @@ class SafetensorsSet {
   // Throws: kNotFound naming what is missing (weights, a shard, a tensor of the index) and what the
   // folder has instead; kCorruptFile, also for an index that names files outside its folder; kIo.
   static SafetensorsSet open(const std::filesystem::path& folder_or_file);
+  static SafetensorsSet of(SafetensorsFile file);
 
   // Throws: kUnsupported for a rank above Shape::kMaxRank.
   Found find(std::string_view name) const;

@@ -95,6 +95,15 @@ SafetensorsSet SafetensorsSet::open(const fs::path& folder_or_file) {
   return set;
 }
 
+SafetensorsSet SafetensorsSet::of(SafetensorsFile file) {
+  SafetensorsSet set;
+  set.files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
+  for (const TensorInfo& tensor : set.files_.front()->tensors())
+    set.file_of_[tensor.name] = set.files_.front().get();
+  for (const auto& [name, owner] : set.file_of_) set.names_.push_back(name);
+  return set;
+}
+
 SafetensorsSet::Found SafetensorsSet::find(std::string_view name) const {
   auto found = file_of_.find(name);
   if (found == file_of_.end()) return {};

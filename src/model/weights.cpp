@@ -63,10 +63,11 @@ bool may_be_ignored(const std::string& name, bool tied) {
 
 }  // namespace
 
-ModelWeights ModelWeights::open(const std::filesystem::path& folder, const ModelConfig& config) {
+ModelWeights ModelWeights::open(SafetensorsSet files, const std::string& where,
+                                const ModelConfig& config) {
   ModelWeights weights;
-  weights.files_ = SafetensorsSet::open(folder);
-  weights.where_ = folder.string();
+  weights.files_ = std::move(files);
+  weights.where_ = where;
   weights.check(config);
   return weights;
 }

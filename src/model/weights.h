@@ -20,7 +20,8 @@ class ModelWeights {
  public:
   // Reads headers only. Throws: kNotFound, kCorruptFile; kInvalidArgument naming the tensor that is
   // missing, not expected or of another shape.
-  static ModelWeights open(const std::filesystem::path& folder, const ModelConfig& config);
+  static ModelWeights open(SafetensorsSet files, const std::string& where,
+                           const ModelConfig& config);
   // Normal with the config's initializer_range; gains one, biases zero.
   static ModelWeights random(const ModelConfig& config, uint64_t seed, DType dtype);
 

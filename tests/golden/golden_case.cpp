@@ -44,7 +44,7 @@ Case::Case(const std::string& name)
       meta(read_json(folder + "/expected.json")),
       expected(folder + "/expected.safetensors"),
       config(load_config(folder)),
-      weights(ModelWeights::open(folder, config)),
+      weights(ModelWeights::open(SafetensorsSet::open(folder), folder, config)),
       adapter(Adapter::load(folder + "/adapter", adaptable_linears(config), adapter_params)) {}
 
 std::vector<float> Case::floats(const std::string& tensor) const {

@@ -122,10 +122,10 @@ std::span<const Candidate> ref_candidates() {
 
 template <class S>
 DeviceInfo RefBackend<S>::info() const {
-  return {.name = "ref",
-          .description = "reference loops, one thread: the meaning of every op",
-          .isa = "",
-          .threads = 1};
+  DeviceInfo info;
+  info.name = "ref";
+  info.description = "reference loops, one thread: the meaning of every op";
+  return info;
 }
 
 template <class S>

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Merge and unmerge. A merged folder is a plain model folder plus wick_merge.json: which base and
+// adapter it was made from, and a fingerprint of every tensor that changed, so that a restored base
+// can be proved. A reversible merge also has wick_unmerge.safetensors: merged XOR base, by tensor.
+#include <cstring>
+#include <set>
+
+#include "api/internal.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "io/safetensors_writer.h"
+#include "model/save.h"
+
+namespace wick {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kMergeRecord = "wick_merge.json";
+constexpr const char* kDifferences = "wick_unmerge.safetensors";
+
+std::string fingerprint(std::span<const std::byte> bytes) {
+  uint64_t h = name_key({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(h));
+  return text;
+}
+
+void refuse_in_place(const fs::path& from, const fs::path& to) {
+  if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
+  std::error_code error;
+  if (!from.empty() && fs::equivalent(from, to, error))
+    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(),
+         " is the model's own folder; name another");
+}
+
+// The file's tensor of the specs that an adapter touches, as spec and part.
+struct Touched {
+  const WeightSpec* spec;
+  size_t part;
+};
+
+std::vector<std::byte> part_bytes(const std::vector<std::byte>& whole, const WeightSpec& spec,
+                                  size_t part, DType dtype) {
+  size_t at = 0;
+  for (size_t i = 0; i < part; ++i)
+    at += static_cast<size_t>(spec.parts[i].shape.elements()) * dtype_bytes(dtype);
+  size_t size = static_cast<size_t>(spec.parts[part].shape.elements()) * dtype_bytes(dtype);
+  auto first = whole.begin() + static_cast<ptrdiff_t>(at);
+  return {first, first + static_cast<ptrdiff_t>(size)};
+}
+
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.size() - std::strlen(".weight"));
+}
+
+void copy_other_files(const fs::path& from, const fs::path& to) {
+  copy_model_files(from, to);
+  for (const char* own : {kMergeRecord, kDifferences}) fs::remove(to / own);
+}
+
+}  // namespace
+
+MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
+  if (options.adapter_path.empty())
+    fail(ErrorCode::kInvalidArgument, "--adapter-path is missing: the adapter to merge");
+  std::optional<DType> save_dtype;
+  if (!options.save_dtype.empty()) {
+    save_dtype = parse_dtype(options.save_dtype);
+    if (!save_dtype ||
+        (*save_dtype != DType::kF32 && *save_dtype != DType::kBF16 && *save_dtype != DType::kF16))
+      fail(ErrorCode::kInvalidArgument, "--save-dtype is \"", options.save_dtype,
+           "\", wanted f32, bf16 or f16");
+    if (options.reversible)
+      fail(ErrorCode::kInvalidArgument,
+           "--reversible keeps the base to the bit, so --save-dtype cannot be given with it");
+  }
+  ModelOptions model_options;
+  model_options.model = options.model;
+  Model model = Model::load(engine, model_options);
+  const Model::Impl& m = model.impl();
+  const fs::path out = options.save_path;
+  refuse_in_place(m.folder.folder, out);
+  std::vector<float> params;
+  Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
+
+  auto merged = [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
+    std::optional<std::vector<float>> values;
+    int64_t row = 0;
+    for (const WeightSpec::Part& part : spec.parts) {
+      const LoraModule* module =
+          part.tensor.ends_with(".weight") ? adapter.find(module_of(part.tensor)) : nullptr;
+      if (module) {
+        if (!values) values = m.weights->read_floats(spec);
+        adapter.merge(*module, params, values->data() + row * module->in);
+      }
+      row += part.shape[0];
+    }
+    return values;
+  };
+  write_model_files(m, out);
+  SavedWeights saved = save_weights(out, m.config, *m.weights, save_dtype, merged);
+
+  Json record;
+  record["base"] = m.folder.folder.empty() ? "" : fs::absolute(m.folder.folder).string();
+  record["adapter"] = options.adapter_path;
+  Json tensors = Json::object();
+  const std::vector<WeightSpec> specs = weight_specs(m.config);
+  std::vector<Touched> touched;
+  for (const WeightSpec& spec : specs)
+    for (size_t i = 0; i < spec.parts.size(); ++i)
+      if (spec.parts[i].tensor.ends_with(".weight") &&
+          adapter.find(module_of(spec.parts[i].tensor)))
+        touched.push_back({&spec, i});
+  std::optional<SafetensorsWriter> writer;
+  if (options.reversible) {
+    writer.emplace(out / kDifferences);
+    for (const Touched& t : touched) {
+      const WeightSpec::Part& part = t.spec->parts[t.part];
+      int64_t bytes =
+          part.shape.elements() * static_cast<int64_t>(dtype_bytes(m.weights->dtype(*t.spec)));
+      writer->declare(part.tensor, DType::kU8, {bytes});
+    }
+  }
+  SafetensorsSet result_files = SafetensorsSet::open(out);
+  for (const Touched& t : touched) {
+    const WeightSpec::Part& part = t.spec->parts[t.part];
+    std::vector<std::byte> base =
+        part_bytes(m.weights->read(*t.spec), *t.spec, t.part, m.weights->dtype(*t.spec));
+    tensors[part.tensor] = fingerprint(base);
+    if (!writer) continue;
+    std::span<const std::byte> now = result_files.find(part.tensor).bytes();
+    WICK_CHECK(now.size() == base.size(), part.tensor);
+    for (size_t i = 0; i < base.size(); ++i) base[i] ^= now[i];
+    writer->write(part.tensor, base);
+  }
+  if (writer) writer->commit();
+  record["base_tensors"] = tensors;
+  write_file(out / kMergeRecord, dump_json(record, 2) + "\n");
+
+  MergeResult result;
+  result.path = out.string();
+  result.tensors = saved.tensors;
+  result.changed = static_cast<int64_t>(touched.size());
+  result.bytes = saved.bytes;
+  return result;
+}
+
+MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path) {
+  const fs::path from = merged_path, to = save_path;
+  refuse_in_place(from, to);
+  if (!fs::exists(from / kMergeRecord))
+    fail(ErrorCode::kNotFound, merged_path, ": has no ", kMergeRecord,
+         "; it was not made by wick merge");
+  Json record = read_json(from / kMergeRecord);
+  const std::string where = (from / kMergeRecord).string();
+  const Json* fingerprints = find_member(record, "base_tensors");
+  if (!fingerprints || !fingerprints->is_object())
+    fail(ErrorCode::kCorruptFile, where, ": has no base_tensors");
+  SafetensorsSet merged = SafetensorsSet::open(from);
+
+  std::optional<SafetensorsFile> differences;
+  std::optional<SafetensorsSet> base;
+  if (fs::exists(from / kDifferences)) {
+    differences.emplace(from / kDifferences);
+  } else {
+    std::string path = get_string(record, "base", where, "");
+    if (path.empty()) {
+      for (const EmbeddedFile& f : embedded_model_files())
+        if (f.name == "model.safetensors")
+          base = SafetensorsSet::of(SafetensorsFile(MappedFile::over(f.bytes, f.name)));
+    } else if (fs::is_directory(path)) {
+      base = SafetensorsSet::open(path);
+    }
+    if (!base)
+      fail(ErrorCode::kNotFound, where, ": the base it was merged from (",
+           path.empty() ? "the embedded model" : path,
+           ") is not there and the merge was not --reversible; bring the base back to that path");
+  }
+
+  auto original = [&](const std::string& name) -> std::vector<std::byte> {
+    SafetensorsSet::Found now = merged.find(name);
+    std::vector<std::byte> bytes(now.bytes().begin(), now.bytes().end());
+    const Json* wanted = find_member(*fingerprints, name);
+    if (base) {
+      SafetensorsSet::Found found = base->find(name);
+      if (!found)
+        fail(ErrorCode::kInvalidArgument, where, ": the base has no tensor ", name,
+             "; it has changed since the merge");
+      bytes.assign(found.bytes().begin(), found.bytes().end());
+    } else if (wanted) {
+      const TensorInfo* info = differences->find(name);
+      if (!info || differences->bytes(*info).size() != bytes.size())
+        fail(ErrorCode::kCorruptFile, (from / kDifferences).string(), ": does not fit ", name);
+      std::span<const std::byte> x = differences->bytes(*info);
+      for (size_t i = 0; i < bytes.size(); ++i) bytes[i] ^= x[i];
+    }
+    if (wanted && (!wanted->is_string() || wanted->get<std::string>() != fingerprint(bytes)))
+      fail(ErrorCode::kCorruptFile, where, ": ", name,
+           " cannot be restored to the bit: its fingerprint differs; the base or the merged folder "
+           "has changed since the merge");
+    return bytes;
+  };
+
+  copy_other_files(from, to);
+  SafetensorsWriter writer(to / "model.safetensors");
+  MergeResult result;
+  for (const std::string& name : merged.names()) {
+    SafetensorsSet::Found source = base ? base->find(name) : merged.find(name);
+    if (!source || !source.info->dtype)
+      fail(ErrorCode::kInvalidArgument, where, ": the base has no usable tensor ", name,
+           "; it has changed since the merge");
+    writer.declare(name, *source.info->dtype, source.info->shape);
+  }
+  for (const std::string& name : merged.names()) {
+    std::vector<std::byte> bytes = original(name);
+    result.bytes += static_cast<int64_t>(bytes.size());
+    result.changed += find_member(*fingerprints, name) != nullptr;
+    ++result.tensors;
+    writer.write(name, bytes);
+  }
+  writer.commit();
+  result.path = to.string();
+  return result;
+}
+
+}  // namespace wick

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "api/internal.h"
+#include "base/check.h"
+#include "data/inspect.h"
+
+namespace wick {
+
+namespace {
+
+const char* issue_kind_name(DataIssueKind kind) {
+  switch (kind) {
+    case DataIssueKind::kCut:
+      return "cut";
+    case DataIssueKind::kNoTrainedToken:
+      return "no_trained_token";
+    case DataIssueKind::kNoStopToken:
+      return "no_stop_token";
+    case DataIssueKind::kOther:
+      return "other";
+  }
+  return "other";
+}
+
+}  // namespace
+
+DataOptions data_options(const DatasetOptions& options) {
+  DataOptions d;
+  d.mask_prompt = options.mask_prompt;
+  d.max_seq_length = options.max_seq_length;
+  d.system_prompt = options.system_prompt;
+  if (!options.chat_template_config.empty())
+    d.chat_template_config = parse_json(options.chat_template_config, "chat-template-config");
+  d.prompt_key = options.prompt_feature;
+  d.completion_key = options.completion_feature;
+  d.text_key = options.text_feature;
+  d.messages_key = options.chat_feature;
+  return d;
+}
+
+Dataset::Dataset(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Dataset::~Dataset() = default;
+Dataset::Dataset(Dataset&&) noexcept = default;
+Dataset& Dataset::operator=(Dataset&&) noexcept = default;
+
+Dataset Dataset::load(const Model& model, const std::string& path, const std::string& split,
+                      const DatasetOptions& options) {
+  const Model::Impl& m = model.impl();
+  auto impl = std::make_unique<Impl>();
+  impl->model = &model;
+  impl->options = options;
+  impl->rows =
+      ExampleSet::load(path, split, *m.tokenizer, m.chat_template ? &*m.chat_template : nullptr,
+                       data_options(options));
+  return Dataset(std::move(impl));
+}
+
+bool Dataset::has_split(const std::string& path, const std::string& split) {
+  return ExampleSet::has_split(path, split);
+}
+
+int64_t Dataset::size() const { return impl_->rows.size(); }
+std::string Dataset::file() const { return impl_->rows.file(); }
+
+DatasetRow Dataset::row(int64_t index) const {
+  if (index < 0 || index >= size())
+    fail(ErrorCode::kInvalidArgument, file(), ": there is no row ", index, "; rows are 0 to ",
+         size() - 1);
+  const Example& e = impl_->rows[index];
+  DatasetRow row;
+  row.format = row_format_name(e.format);
+  row.line = e.line;
+  row.full_length = e.full_length;
+  for (const ShownToken& t : shown_tokens(e, impl_->model->tokenizer()))
+    row.tokens.push_back({t.id, t.text, t.trained});
+  return row;
+}
+
+DatasetStats Dataset::stats() const {
+  DataReport report = inspect(impl_->rows);
+  DatasetStats s;
+  s.rows = report.rows;
+  s.rows_read = report.rows_read;
+  s.tokens = report.tokens;
+  s.trained_tokens = report.trained.total;
+  s.shortest = report.lengths.min;
+  s.longest = report.lengths.max;
+  s.median = report.lengths.p50;
+  s.p90 = report.lengths.p90;
+  return s;
+}
+
+std::vector<DatasetIssue> Dataset::issues() const {
+  std::vector<DatasetIssue> issues;
+  for (const DataIssue& i : impl_->rows.issues())
+    issues.push_back({issue_kind_name(i.kind), i.file, i.line, i.what});
+  for (const auto& [later, earlier] : inspect(impl_->rows).duplicates)
+    issues.push_back({"duplicate", file(), impl_->rows[later].line,
+                      cat("has the same tokens as line ", impl_->rows[earlier].line)});
+  return issues;
+}
+
+std::optional<PromptAndAnswer> last_turn(const Example& e, const Model::Impl& model) {
+  if (e.format == RowFormat::kText || e.full_length > static_cast<int64_t>(e.ids.size()))
+    return std::nullopt;
+  size_t end = e.ids.size();
+  while (end > 0 && !e.trained[end - 1]) --end;
+  size_t begin = end;
+  while (begin > 0 && e.trained[begin - 1]) --begin;
+  if (begin == 0 || begin == end) return std::nullopt;
+  PromptAndAnswer turn;
+  turn.prompt.assign(e.ids.begin(), e.ids.begin() + static_cast<ptrdiff_t>(begin));
+  turn.answer.assign(e.ids.begin() + static_cast<ptrdiff_t>(begin),
+                     e.ids.begin() + static_cast<ptrdiff_t>(end));
+  std::vector<int32_t> stops = model.stop_tokens();
+  while (!turn.answer.empty() &&
+         (std::find(stops.begin(), stops.end(), turn.answer.back()) != stops.end() ||
+          model.tokenizer->is_special(turn.answer.back())))
+    turn.answer.pop_back();
+  return turn;
+}
+
+}  // namespace wick

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/internal.h"
+#include "base/process.h"
+
+namespace wick {
+
+namespace {
+
+DeviceReport report(const DeviceInfo& info) {
+  DeviceReport r;
+  r.name = info.name;
+  r.description = info.description;
+  r.isa = info.isa;
+  r.isas = info.isas;
+  r.threads = info.threads;
+  r.peak_gflops = info.peak_gflops;
+  r.memory_bytes =
+      info.memory_bytes > 0 ? static_cast<int64_t>(info.memory_bytes) : available_memory_bytes();
+  return r;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>()) {
+  BackendOptions b;
+  b.device = options.device;
+  b.threads = options.threads;
+  b.cpu_isa = options.cpu_isa;
+  impl_->backend = open_backend(b);
+}
+
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+
+DeviceReport Engine::device() const { return report(impl_->backend->info()); }
+
+std::vector<DeviceReport> Engine::devices() {
+  std::vector<DeviceReport> all;
+  for (const std::string& name : backend_names()) {
+    BackendOptions b;
+    b.device = name;
+    all.push_back(report(open_backend(b)->info()));
+  }
+  DeviceReport cuda;
+  cuda.name = "cuda";
+  cuda.available = false;
+  cuda.why_not = "this build has no CUDA back end";
+  all.push_back(cuda);
+  return all;
+}
+
+}  // namespace wick

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/internal.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+constexpr int64_t kSlots = 8;  // sequences that complete_many decodes side by side
+
+DecodeOptions decode_options(const GenerateOptions& o, const Model::Impl& model) {
+  DecodeOptions d;
+  d.max_tokens = o.max_tokens;
+  SampleOptions& s = d.sample;
+  s.temperature = static_cast<float>(o.temperature);
+  s.top_k = static_cast<int>(o.top_k);
+  s.top_p = static_cast<float>(o.top_p);
+  s.min_p = static_cast<float>(o.min_p);
+  s.xtc_probability = static_cast<float>(o.xtc_probability);
+  s.xtc_threshold = static_cast<float>(o.xtc_threshold);
+  s.min_tokens_to_keep = static_cast<int>(o.min_tokens_to_keep);
+  s.repetition_penalty = static_cast<float>(o.repetition_penalty);
+  s.presence_penalty = static_cast<float>(o.presence_penalty);
+  s.frequency_penalty = static_cast<float>(o.frequency_penalty);
+  s.repetition_context = static_cast<int>(o.repetition_context);
+  s.presence_context = static_cast<int>(o.presence_context);
+  s.frequency_context = static_cast<int>(o.frequency_context);
+  for (const auto& [id, bias] : o.logit_bias) s.logit_bias[id] = static_cast<float>(bias);
+  s.seed = o.seed;
+  d.stop = o.stop;
+  std::vector<int32_t> stops = model.stop_tokens();
+  s.xtc_special = stops;
+  for (int32_t id : model.tokenizer->encode_ids("\n", false)) s.xtc_special.push_back(id);
+  if (!o.ignore_eos) d.stop_tokens = stops;
+  for (const std::string& token : o.extra_eos_tokens) {
+    std::optional<int32_t> id = model.tokenizer->id_of(token);
+    if (!id)
+      fail(ErrorCode::kInvalidArgument, "--extra-eos-token: the vocabulary has no token \"", token,
+           "\"");
+    d.stop_tokens.push_back(*id);
+  }
+  return d;
+}
+
+Generation generation(const Decoded& d) {
+  Generation g;
+  g.text = d.text;
+  g.tokens = d.tokens;
+  g.prompt_tokens = d.prompt_tokens;
+  g.generated_tokens = static_cast<int64_t>(d.tokens.size());
+  double prompt_tokens = static_cast<double>(d.prompt_tokens - d.reused_tokens);
+  if (d.prompt_seconds > 0) g.prompt_tps = prompt_tokens / d.prompt_seconds;
+  if (d.generation_seconds > 0)
+    g.generation_tps = static_cast<double>(g.generated_tokens) / d.generation_seconds;
+  g.first_token_ms = 1e3 * d.first_token_seconds;
+  g.finish_reason = d.finish_reason;
+  return g;
+}
+
+}  // namespace
+
+struct Generator::Impl {
+  Model* model;
+  std::unique_ptr<TextGenerator> generator;
+  int64_t revision = -1;
+  // What the generator was made with stays alive while it does.
+  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<const Trainable> trained;
+
+  TextGenerator& current() {
+    Model::Impl& m = model->impl();
+    if (!generator || revision != m.revision) {
+      generator.reset();
+      adapter = m.adapter;
+      trained = m.trained;
+      generator = std::make_unique<TextGenerator>(m.backend(), m.config, *m.weights, *m.tokenizer,
+                                                  m.source(), m.params);
+      revision = m.revision;
+    }
+    return *generator;
+  }
+};
+
+Generator::Generator(Model& model) : impl_(std::make_unique<Impl>()) { impl_->model = &model; }
+Generator::~Generator() = default;
+Generator::Generator(Generator&&) noexcept = default;
+Generator& Generator::operator=(Generator&&) noexcept = default;
+
+Generation Generator::complete(const std::string& text, const GenerateOptions& options,
+                               const OnText& on_text, bool add_special) {
+  const Model::Impl& m = impl_->model->impl();
+  std::vector<int32_t> ids = m.tokenizer->encode_ids(text, add_special);
+  return generation(impl_->current().generate(ids, decode_options(options, m), on_text));
+}
+
+Generation Generator::generate(const std::string& prompt, const GenerateOptions& options,
+                               const OnText& on_text) {
+  if (!impl_->model->has_chat_template()) return complete(prompt, options, on_text);
+  return chat({{"user", prompt}}, options, on_text);
+}
+
+Generation Generator::chat(const std::vector<Message>& messages, const GenerateOptions& options,
+                           const OnText& on_text, const ChatOptions& chat) {
+  return complete(impl_->model->render_chat(messages, chat), options, on_text, false);
+}
+
+std::vector<Generation> Generator::complete_many(const std::vector<std::string>& texts,
+                                                 const GenerateOptions& options, bool add_special,
+                                                 const OnDone& on_done) {
+  const Model::Impl& m = impl_->model->impl();
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text : texts)
+    prompts.push_back(m.tokenizer->encode_ids(text, add_special));
+  std::vector<Generation> results(texts.size());
+  if (texts.empty()) return results;
+  impl_->current().generate_many(prompts, decode_options(options, m), kSlots,
+                                 [&](size_t i, const Decoded& d) {
+                                   results[i] = generation(d);
+                                   return !on_done || on_done(i, results[i]);
+                                 });
+  return results;
+}
+
+int64_t Generator::count_tokens(const std::string& text, bool add_special) const {
+  return static_cast<int64_t>(impl_->model->impl().tokenizer->encode_ids(text, add_special).size());
+}
+
+}  // namespace wick

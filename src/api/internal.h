@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind the public handles.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapter/lora.h"
+#include "backend/backend.h"
+#include "data/dataset.h"
+#include "infer/generator.h"
+#include "io/model_files.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "text/chat_template.h"
+#include "train/step.h"
+#include "wick/wick.h"
+
+namespace wick {
+
+struct Engine::Impl {
+  std::unique_ptr<Backend> backend;
+};
+
+struct Model::Impl {
+  Engine* engine = nullptr;
+  ModelOptions options;
+  ModelFolder folder;  // its path is "" for the embedded model
+  ModelConfig config;
+  std::optional<ModelWeights> weights;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+
+  // An attached adapter, or weights that a full training changed; `revision` counts the changes.
+  std::string adapter_path;
+  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<const Trainable> trained;
+  BufferPtr params;
+  int64_t revision = 0;
+
+  Backend& backend() const { return *engine->impl().backend; }
+  ParamSource source() const {
+    return {adapter.get(), trained && !adapter ? &trained->layout : nullptr};
+  }
+  std::string name() const;  // for adapter_config.json and messages
+  // Tokens that end a text: the config's and the tokenizer's.
+  std::vector<int32_t> stop_tokens() const;
+  TemplateInput template_input(const ChatOptions& options) const;
+};
+
+struct Dataset::Impl {
+  ExampleSet rows;
+  const Model* model = nullptr;
+  DatasetOptions options;
+};
+
+DataOptions data_options(const DatasetOptions& options);
+
+// The prompt of a row's last trained turn and the answer that was trained, without stop tokens.
+// None for plain texts and for rows that were cut.
+struct PromptAndAnswer {
+  std::vector<int32_t> prompt, answer;
+};
+std::optional<PromptAndAnswer> last_turn(const Example& example, const Model::Impl& model);
+
+// One of the files of the model inside the binary.
+struct EmbeddedFile {
+  std::string name;
+  std::span<const std::byte> bytes;
+};
+std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without one
+
+// Config, tokenizer and templates of a model into a folder.
+void write_model_files(const Model::Impl& model, const std::filesystem::path& folder);
+
+// report.html: curves, settings, samples; no network.
+void write_report(const std::filesystem::path& path, const TrainOptions& options,
+                  const ModelInfo& model, const DeviceReport& device, const Forecast& forecast,
+                  const TrainResult& result);
+
+}  // namespace wick

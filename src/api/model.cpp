@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "api/internal.h"
+#include "base/check.h"
+#include "base/file.h"
+
+namespace wick {
+
+namespace {
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+struct Sources {
+  ModelFolder folder;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<SafetensorsSet> files;
+  std::string where;  // of the weights, for messages
+};
+
+const EmbeddedFile& embedded(const std::vector<EmbeddedFile>& files, const char* name) {
+  for (const EmbeddedFile& f : files)
+    if (f.name == name) return f;
+  fail(ErrorCode::kNotFound, "this build of wick has no model inside; name one with --model");
+}
+
+Sources open_embedded(bool weights) {
+  std::vector<EmbeddedFile> files = embedded_model_files();
+  Sources s;
+  s.where = "the embedded model";
+  s.folder.config = parse_json(as_text(embedded(files, "config.json").bytes), s.where);
+  s.folder.generation_config =
+      parse_json(as_text(embedded(files, "generation_config.json").bytes), s.where);
+  s.tokenizer = Tokenizer::from_json(as_text(embedded(files, "tokenizer.json").bytes),
+                                     as_text(embedded(files, "tokenizer_config.json").bytes));
+  if (weights)
+    s.files = SafetensorsSet::of(SafetensorsFile(
+        MappedFile::over(embedded(files, "model.safetensors").bytes, "model.safetensors")));
+  return s;
+}
+
+Sources open_folder(const std::string& name, bool weights) {
+  Sources s;
+  s.folder = open_model_folder(name);
+  s.tokenizer = Tokenizer::load(s.folder.folder);
+  if (weights) s.files = SafetensorsSet::open(s.folder.folder);
+  s.where = s.folder.folder.string();
+  return s;
+}
+
+}  // namespace
+
+std::string Model::Impl::name() const {
+  return folder.folder.empty() ? "wick-embedded" : folder.folder.string();
+}
+
+std::vector<int32_t> Model::Impl::stop_tokens() const {
+  std::vector<int32_t> ids = config.eos_ids;
+  if (auto eos = tokenizer->eos_id(); eos && std::find(ids.begin(), ids.end(), *eos) == ids.end())
+    ids.push_back(*eos);
+  return ids;
+}
+
+TemplateInput Model::Impl::template_input(const ChatOptions& options) const {
+  TemplateInput input;
+  input.add_generation_prompt = options.add_generation_prompt;
+  input.bos_token = tokenizer->bos();
+  input.eos_token = tokenizer->eos();
+  if (!options.tools_json.empty()) input.tools = parse_json(options.tools_json, "tools");
+  if (!options.template_config_json.empty()) {
+    input.extra = parse_json(options.template_config_json, "chat-template-config");
+    if (!input.extra.is_object())
+      fail(ErrorCode::kInvalidArgument, "--chat-template-config is ", json_kind(input.extra),
+           ", wanted a JSON object such as {\"enable_thinking\": false}");
+  }
+  if (!options.date.empty()) input.date = options.date;
+  return input;
+}
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+Model Model::load(Engine& engine, const ModelOptions& options) {
+  if (options.dtype != "auto" && options.dtype != "f32")
+    fail(ErrorCode::kUnsupported, "--dtype ", options.dtype,
+         ": the CPU computes in f32 (weights rest as the file has them); use auto or f32");
+  const bool from_files = !options.random_weights;
+  Sources s =
+      options.model.empty() ? open_embedded(from_files) : open_folder(options.model, from_files);
+  auto impl = std::make_unique<Impl>();
+  impl->engine = &engine;
+  impl->options = options;
+  impl->folder = std::move(s.folder);
+  const std::string where =
+      impl->folder.folder.empty() ? s.where : (impl->folder.folder / "config.json").string();
+  impl->config = read_config(impl->folder.config, impl->folder.generation_config, where);
+  impl->tokenizer = std::move(s.tokenizer);
+  if (impl->tokenizer->vocab_size() > impl->config.vocab)
+    fail(ErrorCode::kInvalidArgument, s.where, ": the tokenizer has ids up to ",
+         impl->tokenizer->vocab_size() - 1, ", but the model's vocabulary has ", impl->config.vocab,
+         " entries; they do not belong together");
+  impl->weights = from_files ? ModelWeights::open(std::move(*s.files), s.where, impl->config)
+                             : ModelWeights::random(impl->config, options.seed, DType::kF32);
+  if (const std::string& source = impl->tokenizer->chat_template_source(); !source.empty())
+    impl->chat_template.emplace(source, s.where + ": chat template");
+  Model model(std::move(impl));
+  if (!options.adapter_path.empty()) model.attach_adapter(options.adapter_path);
+  return model;
+}
+
+ModelInfo Model::info() const {
+  const Impl& m = *impl_;
+  ModelInfo info;
+  info.path = m.folder.folder.string();
+  info.model_type = m.config.model_type;
+  info.parameters = weight_count(m.config);
+  info.layers = m.config.layers;
+  info.hidden = m.config.hidden;
+  info.vocab = m.config.vocab;
+  info.context = m.config.max_positions;
+  info.weight_dtype = dtype_name(m.weights->dtype(weight_specs(m.config).front()));
+  info.adapter_path = m.adapter_path;
+  if (m.adapter) info.adapter_parameters = m.adapter->param_count();
+  return info;
+}
+
+Engine& Model::engine() const { return *impl_->engine; }
+const Tokenizer& Model::tokenizer() const { return *impl_->tokenizer; }
+
+void Model::attach_adapter(const std::string& path) {
+  std::vector<float> params;
+  auto adapter =
+      std::make_shared<Adapter>(Adapter::load(path, adaptable_linears(impl_->config), params));
+  Backend& backend = impl_->backend();
+  BufferPtr buffer = backend.allocate(DType::kF32, adapter->param_count());
+  backend.upload(*buffer, DType::kF32, 0, adapter->param_count(), params.data());
+  impl_->adapter = std::move(adapter);
+  impl_->trained.reset();
+  impl_->params = std::move(buffer);
+  impl_->adapter_path = path;
+  ++impl_->revision;
+}
+
+void Model::detach_adapter() {
+  impl_->adapter.reset();
+  impl_->trained.reset();
+  impl_->params.reset();
+  impl_->adapter_path.clear();
+  ++impl_->revision;
+}
+
+bool Model::has_chat_template() const { return impl_->chat_template.has_value(); }
+
+std::string Model::render_chat(const std::vector<Message>& messages,
+                               const ChatOptions& options) const {
+  Json list = Json::array();
+  for (const Message& m : messages) list.push_back(Json{{"role", m.role}, {"content", m.content}});
+  return render_chat_json(dump_json(list), options);
+}
+
+std::string Model::render_chat_json(const std::string& messages_json,
+                                    const ChatOptions& options) const {
+  if (!impl_->chat_template)
+    fail(ErrorCode::kInvalidArgument, impl_->name(),
+         ": the model has no chat template; give plain text (--ignore-chat-template)");
+  TemplateInput input = impl_->template_input(options);
+  input.messages = parse_json(messages_json, "messages");
+  if (!input.messages.is_array())
+    fail(ErrorCode::kInvalidArgument, "messages: got ", json_kind(input.messages),
+         ", wanted an array of {\"role\", \"content\"}");
+  return impl_->chat_template->render(input).text;
+}
+
+void write_model_files(const Model::Impl& model, const std::filesystem::path& folder) {
+  if (!model.folder.folder.empty()) {
+    copy_model_files(model.folder.folder, folder);
+    return;
+  }
+  make_folder(folder);
+  for (const EmbeddedFile& f : embedded_model_files())
+    if (f.name != "model.safetensors") write_file(folder / f.name, as_text(f.bytes));
+}
+
+}  // namespace wick

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "api/internal.h"
+#include "base/check.h"
+#include "base/process.h"
+#include "model/save.h"
+#include "train/run.h"
+
+namespace wick {
+
+namespace {
+
+// The share of the measured peak that a training step reaches on the CPU, for the first estimate of
+// its time.
+constexpr double kExpectedUtilisation = 0.5;
+constexpr int64_t kMaxPackTokens = 2048;
+constexpr size_t kSamples = 3;
+
+void check_options(const TrainOptions& o) {
+  auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
+  if (o.data.empty()) refuse("--data is missing: a folder with train.jsonl, or a JSON-lines file");
+  if (o.adapter_path.empty()) refuse("--adapter-path is empty: name a folder for the result");
+  if (o.fine_tune_type == "dora")
+    fail(ErrorCode::kUnsupported, "--fine-tune-type dora is not trained yet; use lora or full");
+  if (o.fine_tune_type != "lora" && o.fine_tune_type != "full")
+    refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora or full"));
+  if (o.optimizer != "adamw" && o.optimizer != "adam")
+    fail(ErrorCode::kUnsupported, "--optimizer ", o.optimizer,
+         " is not there yet; wanted adamw or adam (adam: without weight decay)");
+  check_schedule_name(o.lr_schedule);
+  if (o.batch_size < 1) refuse(cat("--batch-size is ", o.batch_size, ", wanted at least 1"));
+  if (o.grad_accumulation_steps < 1)
+    refuse(cat("--grad-accumulation-steps is ", o.grad_accumulation_steps, ", wanted at least 1"));
+  if (o.iters <= 0 && o.epochs < 1) refuse(cat("--epochs is ", o.epochs, ", wanted at least 1"));
+  auto in_range = [&](const char* name, double x, double low, double high) {
+    if (!(x >= low && x <= high))
+      refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
+  };
+  in_range("learning-rate", o.learning_rate, 0.0, 10.0);
+  in_range("weight-decay", o.weight_decay, 0.0, 10.0);
+  in_range("grad-clip", o.grad_clip, 0.0, 1e9);
+  in_range("beta1", o.beta1, 0.0, 0.999999);
+  in_range("beta2", o.beta2, 0.0, 0.9999999);
+}
+
+int64_t longest_row(const ExampleSet& set) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < set.size(); ++i)
+    longest = std::max(longest, static_cast<int64_t>(set[i].ids.size()));
+  return longest;
+}
+
+PackLimits larger(PackLimits a, PackLimits b) {
+  return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
+}
+
+std::string gibibytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  Model* model;
+  TrainOptions options;
+  ExampleSet train;
+  std::optional<ExampleSet> valid;
+  std::shared_ptr<const Adapter> adapter;
+  std::vector<float> start_params;  // of an adapter
+  std::shared_ptr<const Trainable> trainable;
+  std::unique_ptr<TrainStep> step;
+  Forecast forecast;
+  std::vector<std::string> messages;  // for on_message, before the first step
+
+  void load_data();
+  void declare();
+  void choose_step();
+  Json identity() const;
+  void save_result(std::span<const float> params) const;
+  std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);
+};
+
+void Trainer::Impl::load_data() {
+  const Model::Impl& m = model->impl();
+  const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
+  DataOptions d = data_options(options.dataset);
+  if (d.max_seq_length > m.config.max_positions) {
+    d.max_seq_length = m.config.max_positions;
+    messages.push_back(
+        cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
+  }
+  train = ExampleSet::load(options.data, "train", *m.tokenizer, chat, d);
+  if (ExampleSet::has_split(options.data, "valid"))
+    valid = ExampleSet::load(options.data, "valid", *m.tokenizer, chat, d);
+  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
+    if (!set) continue;
+    constexpr size_t kNamed = 5;
+    const std::vector<DataIssue>& issues = set->issues();
+    for (size_t i = 0; i < std::min(issues.size(), kNamed); ++i)
+      messages.push_back(issues[i].str());
+    if (issues.size() > kNamed)
+      messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
+                             " more rows like that; wick data shows them all"));
+  }
+}
+
+void Trainer::Impl::declare() {
+  const Model::Impl& m = model->impl();
+  if (options.fine_tune_type == "full") {
+    if (m.adapter)
+      fail(ErrorCode::kInvalidArgument,
+           "--fine-tune-type full trains the model's own weights; "
+           "merge the adapter ",
+           m.adapter_path, " first");
+    trainable = std::make_shared<Trainable>(train_weights(m.config, options.num_layers));
+    return;
+  }
+  std::vector<LinearInfo> linears = adaptable_linears(m.config);
+  if (!options.init_adapter.empty()) {
+    adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params));
+  } else {
+    LoraOptions lora;
+    lora.rank = options.rank;
+    lora.alpha = static_cast<float>(options.alpha);
+    lora.dropout = static_cast<float>(options.dropout);
+    lora.targets = options.targets;
+    lora.num_layers = options.num_layers;
+    adapter = std::make_shared<Adapter>(Adapter::create(lora, linears));
+    start_params = adapter->initial_params(options.seed);
+  }
+  trainable = std::make_shared<Trainable>(train_adapter(*adapter));
+}
+
+// The step that fits --memory: as it is, then with recompute, then with smaller packs. Which rows
+// form an update does not change.
+void Trainer::Impl::choose_step() {
+  const Model::Impl& m = model->impl();
+  Order order(train.size(), options.batch_size * options.grad_accumulation_steps, options.seed,
+              options.shuffle);
+  PackLimits least = smallest_limits(train);
+  if (valid) least = larger(least, smallest_limits(*valid));
+  PackLimits chosen =
+      options.packing ? larger(choose_limits(train, order, kMaxPackTokens), least) : least;
+  int64_t positions = longest_row(train);
+  if (valid) positions = std::max(positions, longest_row(*valid));
+
+  struct Try {
+    PackLimits limits;
+    bool recompute;
+  };
+  std::vector<Try> tries = {{chosen, options.grad_checkpoint}};
+  if (options.memory_bytes > 0) {
+    tries.push_back({chosen, true});
+    tries.push_back({least, false});
+    tries.push_back({least, true});
+  }
+  StepForecast f;
+  for (const Try& t : tries) {
+    StepOptions s;
+    s.limits = t.limits;
+    s.positions = positions;
+    s.recompute = t.recompute;
+    step = std::make_unique<TrainStep>(m.config, *m.weights, *trainable, s);
+    f = step->forecast(m.backend());
+    forecast.recompute = t.recompute;
+    if (options.memory_bytes <= 0 || f.total() <= options.memory_bytes) break;
+    step.reset();
+  }
+  if (!step)
+    fail(ErrorCode::kOutOfMemory, "--memory ", gibibytes(options.memory_bytes),
+         ": the smallest plan (recompute, one row at a time) takes ", gibibytes(f.total()),
+         "; shorten rows with --max-seq-length or train fewer --targets");
+  forecast.weights = f.weights;
+  forecast.params = f.params;
+  forecast.gradients = f.grads;
+  forecast.moments = f.moments;
+  forecast.feeds = f.feeds;
+  forecast.arena = f.arena;
+  forecast.peak_bytes = f.total();
+  forecast.tokens_per_step = step->limits().tokens;
+  forecast.targets_per_step = step->limits().targets;
+  forecast.gflop = step->micro_flops() / 1e9;
+  forecast.updates = count_updates(options, train.size());
+  // Adapter or model, and the checkpoint with its two moments.
+  forecast.disk_bytes = 4 * f.params;
+  double packs = 0;
+  const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
+  for (int64_t i = 0; i < sampled; ++i)
+    packs += static_cast<double>(
+        pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing).size());
+  double peak = m.backend().info().peak_gflops;
+  if (peak > 0 && sampled > 0) {
+    forecast.step_ms =
+        1e3 * packs / static_cast<double>(sampled) * forecast.gflop / (peak * kExpectedUtilisation);
+    forecast.total_seconds = forecast.step_ms / 1e3 * static_cast<double>(forecast.updates);
+  }
+}
+
+Json Trainer::Impl::identity() const {
+  const TrainOptions& o = options;
+  const Model::Impl& m = model->impl();
+  Json j;
+  j["model"] = m.name();
+  j["parameters"] = weight_count(m.config);
+  j["data"] = train.file();
+  j["rows"] = train.size();
+  j["fine_tune_type"] = o.fine_tune_type;
+  j["trainable"] = trainable->layout.size();
+  j["targets"] = o.targets;
+  j["rank"] = o.rank;
+  j["alpha"] = o.alpha;
+  j["dropout"] = o.dropout;
+  j["num_layers"] = o.num_layers;
+  j["batch_size"] = o.batch_size;
+  j["grad_accumulation_steps"] = o.grad_accumulation_steps;
+  j["updates"] = forecast.updates;
+  j["seed"] = o.seed;
+  j["shuffle"] = o.shuffle;
+  j["optimizer"] = o.optimizer;
+  j["learning_rate"] = o.learning_rate;
+  j["lr_schedule"] = o.lr_schedule;
+  j["warmup"] = o.warmup;
+  j["weight_decay"] = o.weight_decay;
+  j["grad_clip"] = o.grad_clip;
+  j["mask_prompt"] = o.dataset.mask_prompt;
+  j["max_seq_length"] = o.dataset.max_seq_length;
+  return j;
+}
+
+void Trainer::Impl::save_result(std::span<const float> params) const {
+  const Model::Impl& m = model->impl();
+  if (adapter) {
+    adapter->save(options.adapter_path, params, m.name());
+    return;
+  }
+  write_model_files(m, options.adapter_path);
+  save_weights(options.adapter_path, m.config, *m.weights, std::nullopt,
+               [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
+                 const ParamLayout::Entry* e = trainable->layout.find(spec.name);
+                 if (!e) return std::nullopt;
+                 auto part = params.subspan(static_cast<size_t>(e->offset),
+                                            static_cast<size_t>(e->shape.elements()));
+                 return std::vector<float>(part.begin(), part.end());
+               });
+}
+
+std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer>& prompts,
+                                               BufferPtr params) {
+  std::vector<std::string> texts;
+  if (prompts.empty()) return texts;
+  Model::Impl& m = model->impl();
+  TextGenerator generator(m.backend(), m.config, *m.weights, *m.tokenizer, trainable->source(),
+                          std::move(params));
+  DecodeOptions decode;
+  decode.max_tokens = 64;
+  decode.stop_tokens = m.stop_tokens();
+  for (const PromptAndAnswer& p : prompts)
+    texts.push_back(generator.generate(p.prompt, decode).text);
+  return texts;
+}
+
+Trainer::Trainer(Model& model, const TrainOptions& options) : impl_(std::make_unique<Impl>()) {
+  impl_->model = &model;
+  impl_->options = options;
+  check_options(options);
+  if (options.optimizer == "adam") impl_->options.weight_decay = 0;
+  impl_->load_data();
+  impl_->declare();
+  impl_->choose_step();
+}
+
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+
+const Forecast& Trainer::forecast() const { return impl_->forecast; }
+std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
+
+TrainResult Trainer::run(const TrainCallbacks& callbacks) {
+  Impl& t = *impl_;
+  Model::Impl& m = t.model->impl();
+  if (callbacks.on_message)
+    for (const std::string& line : t.messages) callbacks.on_message(line);
+  if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
+  // Found out now rather than after an hour.
+  make_folder(t.options.adapter_path);
+  int64_t free_bytes = free_disk_bytes(t.options.adapter_path.c_str());
+  if (free_bytes >= 0 && free_bytes < t.forecast.disk_bytes)
+    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", gibibytes(free_bytes),
+         " free, the result takes ", gibibytes(t.forecast.disk_bytes));
+  write_file(std::filesystem::path(t.options.adapter_path) / ".wick", "");
+  std::filesystem::remove(std::filesystem::path(t.options.adapter_path) / ".wick");
+
+  t.step->compile(m.backend(), *m.weights);
+  t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
+
+  std::vector<PromptAndAnswer> prompts;
+  const ExampleSet& shown = t.valid ? *t.valid : t.train;
+  for (int64_t i = 0; i < shown.size() && prompts.size() < kSamples; ++i)
+    if (std::optional<PromptAndAnswer> turn = last_turn(shown[i], m)) prompts.push_back(*turn);
+  // A resumed run has no "before" any more; B was zero then, so the base answers.
+  std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
+
+  RunSetup setup;
+  setup.train = &t.train;
+  setup.valid = t.valid ? &*t.valid : nullptr;
+  setup.options = t.options;
+  setup.identity = t.identity();
+  setup.peak_gflops = m.backend().info().peak_gflops;
+  setup.forecast_bytes = t.forecast.peak_bytes;
+  setup.save_result = [&t](std::span<const float> params) { t.save_result(params); };
+  TrainRun run(*t.step, std::move(setup));
+  TrainResult result = run.run(callbacks);
+
+  m.adapter = t.adapter;
+  m.trained = t.adapter ? nullptr : t.trainable;
+  m.params = t.step->params_buffer();
+  m.adapter_path = t.adapter ? t.options.adapter_path : "";
+  ++m.revision;
+
+  std::vector<std::string> after = t.answer(prompts, t.step->params_buffer());
+  for (size_t i = 0; i < prompts.size(); ++i)
+    result.samples.push_back({m.tokenizer->decode(prompts[i].prompt, true),
+                              m.tokenizer->decode(prompts[i].answer, true), before[i], after[i]});
+  std::filesystem::path report = std::filesystem::path(t.options.adapter_path) / "report.html";
+  write_report(report, t.options, t.model->info(), t.model->engine().device(), t.forecast, result);
+  result.report_path = report.string();
+  return result;
+}
+
+}  // namespace wick

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/process.h"
+
+namespace wick {
+
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
+
+Json to_json(const StepReport& r) {
+  return Json{{"step", r.step},
+              {"epoch", r.epoch},
+              {"loss", r.loss},
+              {"learning_rate", r.learning_rate},
+              {"grad_norm", r.grad_norm},
+              {"tokens", r.tokens},
+              {"trained_tokens", r.trained_tokens},
+              {"tokens_per_second", r.tokens_per_second}};
+}
+
+StepReport step_from_json(const Json& j, int64_t steps) {
+  StepReport r;
+  r.steps = steps;
+  r.step = get_int(j, "step", "checkpoint", 0);
+  r.epoch = get_int(j, "epoch", "checkpoint", 0);
+  r.loss = get_float(j, "loss", "checkpoint", 0.0);
+  r.learning_rate = get_float(j, "learning_rate", "checkpoint", 0.0);
+  r.grad_norm = get_float(j, "grad_norm", "checkpoint", 0.0);
+  r.tokens = get_int(j, "tokens", "checkpoint", 0);
+  r.trained_tokens = get_int(j, "trained_tokens", "checkpoint", 0);
+  r.tokens_per_second = get_float(j, "tokens_per_second", "checkpoint", 0.0);
+  return r;
+}
+
+Json to_json(const EvalReport& e) {
+  return Json{{"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}};
+}
+
+EvalReport eval_from_json(const Json& j) {
+  EvalReport e;
+  e.step = get_int(j, "step", "checkpoint", 0);
+  e.loss = get_float(j, "loss", "checkpoint", 0.0);
+  e.perplexity = std::exp(e.loss);
+  e.tokens = get_int(j, "tokens", "checkpoint", 0);
+  e.rows = get_int(j, "rows", "checkpoint", 0);
+  return e;
+}
+
+}  // namespace
+
+int64_t count_updates(const TrainOptions& o, int64_t rows) {
+  if (o.iters > 0)
+    return std::max<int64_t>(1,
+                             (o.iters + o.grad_accumulation_steps - 1) / o.grad_accumulation_steps);
+  int64_t per_epoch = (rows + rows_per_update(o) - 1) / rows_per_update(o);
+  return o.epochs * per_epoch;
+}
+
+Schedule make_schedule(const TrainOptions& o, int64_t updates) {
+  Schedule s;
+  s.name = o.lr_schedule;
+  s.peak = o.learning_rate;
+  s.updates = updates;
+  double warmup = o.warmup < 0 ? std::ceil(0.03 * static_cast<double>(updates)) : o.warmup;
+  s.warmup = std::min<int64_t>(static_cast<int64_t>(warmup), updates);
+  s.warmup_init = o.warmup_init;
+  s.end = o.lr_end;
+  if (o.lr_decay_steps > 0) s.updates = s.warmup + o.lr_decay_steps;
+  return s;
+}
+
+TrainRun::TrainRun(TrainStep& step, RunSetup setup)
+    : step_(step),
+      setup_(std::move(setup)),
+      order_(setup_.train->size(), rows_per_update(setup_.options), setup_.options.seed,
+             setup_.options.shuffle),
+      updates_(count_updates(setup_.options, setup_.train->size())),
+      schedule_(make_schedule(setup_.options, updates_)) {
+  if (setup_.valid) {
+    // The same rows each time, drawn once from the seed.
+    const TrainOptions& o = setup_.options;
+    int64_t rows = setup_.valid->size();
+    if (o.val_batches > 0) rows = std::min(rows, o.val_batches * o.batch_size);
+    Order draw(setup_.valid->size(), rows, o.seed, true);
+    valid_packs_ = pack_rows(*setup_.valid, draw.update(0), step_.limits(), o.seed, 0, o.packing);
+  }
+  if (setup_.options.resume) resume();
+}
+
+void TrainRun::resume() {
+  std::optional<Checkpoint> c = load_checkpoint(setup_.options.adapter_path);
+  if (!c)
+    fail(ErrorCode::kNotFound, checkpoint_path(setup_.options.adapter_path).string(),
+         ": no such checkpoint; leave --resume out to start from the beginning");
+  std::string difference = first_difference(c->run, setup_.identity);
+  if (!difference.empty())
+    fail(ErrorCode::kInvalidArgument, checkpoint_path(setup_.options.adapter_path).string(),
+         ": was made by another run (", difference,
+         "); use the same options and data, or another --adapter-path");
+  if (static_cast<int64_t>(c->params.size()) != step_.trainable().layout.size())
+    fail(ErrorCode::kCorruptFile, checkpoint_path(setup_.options.adapter_path).string(), ": holds ",
+         c->params.size(), " parameters, this run has ", step_.trainable().layout.size());
+  step_.set_params(c->params);
+  step_.set_moments(c->m, c->v);
+  first_update_ = c->step;
+  const Json& p = c->progress;
+  result_.tokens = get_int(p, "tokens", "checkpoint", 0);
+  trained_tokens_ = get_int(p, "trained_tokens", "checkpoint", 0);
+  earlier_seconds_ = get_float(p, "seconds", "checkpoint", 0.0);
+  if (const Json* best = find_member(p, "best_valid_loss")) {
+    best_valid_ = best->get<double>();
+    has_best_ = true;
+  }
+  if (const Json* list = find_member(p, "history"))
+    for (const Json& j : *list) result_.history.push_back(step_from_json(j, updates_));
+  if (const Json* list = find_member(p, "evals"))
+    for (const Json& j : *list) result_.evals.push_back(eval_from_json(j));
+}
+
+EvalReport TrainRun::evaluate(int64_t step) {
+  EvalReport e;
+  e.step = step;
+  std::vector<float> logp(static_cast<size_t>(step_.limits().targets));
+  double sum = 0;
+  for (const Pack& pack : valid_packs_) {
+    step_.evaluate(pack, logp);
+    for (int64_t i = 0; i < pack.used_targets; ++i) sum -= logp[static_cast<size_t>(i)];
+    e.tokens += pack.used_targets;
+    e.rows += static_cast<int64_t>(pack.examples.size());
+  }
+  e.loss = sum / static_cast<double>(std::max<int64_t>(1, e.tokens));
+  e.perplexity = std::exp(e.loss);
+  e.best = !has_best_ || e.loss < best_valid_;
+  if (e.best) {
+    best_valid_ = e.loss;
+    has_best_ = true;
+  }
+  return e;
+}
+
+void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
+  Checkpoint c;
+  c.step = step;
+  c.params = step_.params();
+  c.m = step_.moments(0);
+  c.v = step_.moments(1);
+  c.run = setup_.identity;
+  Json history = Json::array(), evals = Json::array();
+  for (const StepReport& r : result_.history) history.push_back(to_json(r));
+  for (const EvalReport& e : result_.evals) evals.push_back(to_json(e));
+  c.progress = Json{{"tokens", result_.tokens},
+                    {"trained_tokens", trained_tokens_},
+                    {"seconds", earlier_seconds_ + now_seconds() - started_},
+                    {"history", history},
+                    {"evals", evals}};
+  if (has_best_) c.progress["best_valid_loss"] = best_valid_;
+  save_checkpoint(setup_.options.adapter_path, c);
+  setup_.save_result(c.params);
+  if (callbacks.on_save) callbacks.on_save({step, setup_.options.adapter_path});
+}
+
+void TrainRun::fail_not_finite(int64_t index, double loss, float norm) const {
+  std::string lines;
+  for (int64_t row : order_.update(index))
+    if (lines.size() < 60) lines += cat(lines.empty() ? "" : ", ", (*setup_.train)[row].line);
+  bool saved = std::filesystem::exists(checkpoint_path(setup_.options.adapter_path));
+  fail(ErrorCode::kInternal, "update ", index + 1, ": the loss is ", loss,
+       " and the gradient's norm ", norm, " (", setup_.train->file(), " lines ", lines,
+       "); training stopped, ",
+       saved ? cat("the last good checkpoint in ", setup_.options.adapter_path, " is kept")
+             : std::string("nothing had been saved yet"),
+       "; try a lower --learning-rate");
+}
+
+double TrainRun::train_one(int64_t index, double rate, float& norm) {
+  const TrainOptions& o = setup_.options;
+  double start = now_seconds();
+  std::vector<int64_t> rows = order_.update(index);
+  std::vector<Pack> packs =
+      pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index), o.packing);
+  int64_t targets = 0;
+  for (const Pack& pack : packs) targets += pack.used_targets;
+  double loss = 0;
+  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, targets));
+  for (const Pack& pack : packs) {
+    loss += step_.accumulate(pack, weight);
+    result_.tokens += pack.used_tokens;
+    window_tokens_ += pack.used_tokens;
+  }
+  if (!std::isfinite(loss)) fail_not_finite(index, loss, norm);
+  AdamwSettings s;
+  s.learning_rate = static_cast<float>(rate);
+  s.beta1 = static_cast<float>(o.beta1);
+  s.beta2 = static_cast<float>(o.beta2);
+  s.eps = static_cast<float>(o.eps);
+  s.weight_decay = static_cast<float>(o.weight_decay);
+  s.clip = static_cast<float>(o.grad_clip);
+  s.step = index + 1;
+  norm = step_.update(s);
+  if (!std::isfinite(norm)) fail_not_finite(index, loss, norm);
+  trained_tokens_ += targets;
+  loss_sum_ += loss * static_cast<double>(targets);
+  loss_tokens_ += targets;
+  window_packs_ += static_cast<int64_t>(packs.size());
+  window_seconds_ += now_seconds() - start;
+  return loss;
+}
+
+void TrainRun::report(int64_t step, double rate, double norm, const TrainCallbacks& callbacks) {
+  StepReport r;
+  r.step = step;
+  r.steps = updates_;
+  r.epoch = order_.epoch_of(step - 1);
+  r.loss = loss_sum_ / static_cast<double>(std::max<int64_t>(1, loss_tokens_));
+  r.learning_rate = rate;
+  r.grad_norm = norm;
+  r.tokens = result_.tokens;
+  r.trained_tokens = trained_tokens_;
+  double seconds = std::max(window_seconds_, 1e-9);
+  r.tokens_per_second = static_cast<double>(window_tokens_) / seconds;
+  if (setup_.peak_gflops > 0)
+    r.utilisation = step_.micro_flops() * static_cast<double>(window_packs_) /
+                    (seconds * 1e9 * setup_.peak_gflops);
+  r.peak_bytes = peak_memory_bytes();
+  r.forecast_bytes = setup_.forecast_bytes;
+  double spent = now_seconds() - started_;
+  r.seconds = earlier_seconds_ + spent;
+  r.seconds_left = spent / static_cast<double>(std::max<int64_t>(1, step - first_update_)) *
+                   static_cast<double>(updates_ - step);
+  loss_sum_ = window_seconds_ = 0;
+  loss_tokens_ = window_tokens_ = window_packs_ = 0;
+  result_.history.push_back(r);
+  if (callbacks.on_step) callbacks.on_step(r);
+}
+
+TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
+  const TrainOptions& o = setup_.options;
+  started_ = now_seconds();
+  auto held_out = [&](int64_t step) {
+    if (valid_packs_.empty()) return;
+    result_.evals.push_back(evaluate(step));
+    if (callbacks.on_eval) callbacks.on_eval(result_.evals.back());
+  };
+  if (first_update_ == 0) held_out(0);
+  int64_t done = first_update_;
+  float norm = 0;
+  while (done < updates_ && !result_.interrupted) {
+    const double rate = schedule_.rate(done);
+    train_one(done, rate, norm);
+    ++done;
+    const bool last = done == updates_;
+    if (done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1)
+      report(done, rate, norm, callbacks);
+    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done);
+    result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
+    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0))
+      save(done, callbacks);
+  }
+  result_.steps = done;
+  if (!result_.history.empty()) {
+    result_.first_loss = result_.history.front().loss;
+    result_.final_loss = result_.history.back().loss;
+  }
+  if (!result_.evals.empty()) {
+    result_.first_valid_loss = result_.evals.front().loss;
+    result_.valid_loss = result_.evals.back().loss;
+  }
+  result_.seconds = earlier_seconds_ + now_seconds() - started_;
+  result_.peak_bytes = peak_memory_bytes();
+  result_.adapter_path = o.adapter_path;
+  return result_;
+}
+
+}  // namespace wick

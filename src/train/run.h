@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainRun: the loop. Rows to packs to updates, with reports, held-out losses, checkpoints and a
+// way to stop. What it computes depends on options and data alone; a checkpoint is the index of the
+// next update plus parameters and moments, because the order of the rows and every random number
+// follow from the index.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "train/checkpoint.h"
+#include "train/schedule.h"
+#include "train/step.h"
+#include "wick/trainer.h"
+
+namespace wick {
+
+struct RunSetup {
+  const ExampleSet* train = nullptr;
+  const ExampleSet* valid = nullptr;  // null: none
+  TrainOptions options;
+  Json identity;           // what must be the same on resume
+  double peak_gflops = 0;  // of the device; 0: unknown
+  int64_t forecast_bytes = 0;
+  // Writes the result so far where the user finds it.
+  std::function<void(std::span<const float> params)> save_result;
+};
+
+// Updates of a run: --iters batches, or --epochs times the data.
+int64_t count_updates(const TrainOptions& options, int64_t rows);
+Schedule make_schedule(const TrainOptions& options, int64_t updates);
+
+class TrainRun {
+ public:
+  // `step` is compiled and holds the start values.
+  TrainRun(TrainStep& step, RunSetup setup);
+
+  // Throws: kInvalidArgument when a checkpoint to resume from does not fit; kInternal when the loss
+  // is no finite number: the last checkpoint stays as it is.
+  TrainResult run(const TrainCallbacks& callbacks);
+
+ private:
+  void resume();
+  EvalReport evaluate(int64_t step);
+  void save(int64_t step, const TrainCallbacks& callbacks);
+  void report(int64_t step, double rate, double norm, const TrainCallbacks& callbacks);
+  double train_one(int64_t index, double rate, float& norm);
+  [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
+
+  TrainStep& step_;
+  RunSetup setup_;
+  Order order_;
+  int64_t updates_;
+  Schedule schedule_;
+  std::vector<Pack> valid_packs_;
+  TrainResult result_;
+  int64_t first_update_ = 0, trained_tokens_ = 0;
+  double best_valid_ = 0;
+  bool has_best_ = false;
+  // Since the last report.
+  double loss_sum_ = 0, window_seconds_ = 0;
+  int64_t loss_tokens_ = 0, window_tokens_ = 0, window_packs_ = 0;
+  double earlier_seconds_ = 0;  // of runs before a resume
+  double started_ = 0;
+};
+
+}  // namespace wick
