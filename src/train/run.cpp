@@ -76,7 +76,7 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
   s.warmup = std::min<int64_t>(static_cast<int64_t>(warmup), updates);
   s.warmup_init = o.warmup_init;
   s.end = o.lr_end;
-  if (o.lr_decay_steps > 0) s.updates = s.warmup + o.lr_decay_steps;
+  s.decay = o.lr_decay_steps;
   return s;
 }
 
@@ -217,7 +217,7 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   return loss;
 }
 
-void TrainRun::report(int64_t step, double rate, double norm, const TrainCallbacks& callbacks) {
+StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   StepReport r;
   r.step = step;
   r.steps = updates_;
@@ -238,6 +238,10 @@ void TrainRun::report(int64_t step, double rate, double norm, const TrainCallbac
   r.seconds = earlier_seconds_ + spent;
   r.seconds_left = spent / static_cast<double>(std::max<int64_t>(1, step - first_update_)) *
                    static_cast<double>(updates_ - step);
+  return r;
+}
+
+void TrainRun::report(const StepReport& r, const TrainCallbacks& callbacks) {
   loss_sum_ = window_seconds_ = 0;
   loss_tokens_ = window_tokens_ = window_packs_ = 0;
   result_.history.push_back(r);
@@ -260,8 +264,10 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
     train_one(done, rate, norm);
     ++done;
     const bool last = done == updates_;
+    const StepReport progress = make_report(done, rate, norm);
+    if (callbacks.on_progress) callbacks.on_progress(progress);
     if (done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1)
-      report(done, rate, norm, callbacks);
+      report(progress, callbacks);
     if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done);
     result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
     if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0))

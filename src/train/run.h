@@ -43,7 +43,8 @@ class TrainRun {
   void resume();
   EvalReport evaluate(int64_t step);
   void save(int64_t step, const TrainCallbacks& callbacks);
-  void report(int64_t step, double rate, double norm, const TrainCallbacks& callbacks);
+  StepReport make_report(int64_t step, double rate, double norm) const;
+  void report(const StepReport& r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 

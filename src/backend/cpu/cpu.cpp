@@ -85,6 +85,7 @@ class CpuBackend final : public Backend {
     DeviceInfo info;
     info.name = "cpu";
     info.isa = cpu::rung_name(rung_);
+    info.isas = cpu_isas();
     info.threads = pool_.threads();
     info.description = cat(model_name(), ", ", info.isa, ", ", info.threads,
                            info.threads == 1 ? " thread" : " threads");
