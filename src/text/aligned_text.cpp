@@ -51,18 +51,18 @@ AlignedText AlignedText::rewritten() const {
 }
 
 void AlignedText::keep(const AlignedText& from, Range r) {
+  if (r.size() == 0) return;
   text_ += from.slice_text(r);
   if (!from.identity_) {
     sources_.insert(sources_.end(), from.sources_.begin() + r.begin, from.sources_.begin() + r.end);
     return;
   }
+  Source* out = &*sources_.insert(sources_.end(), r.size(), Source{});
   for (size_t at = r.begin; at < r.end;) {
     size_t end = at + 1;
     while (end < r.end && unicode::is_continuation(from.text_[end])) ++end;
-    sources_.insert(
-        sources_.end(), end - at,
-        {from.base_ + static_cast<uint32_t>(at), from.base_ + static_cast<uint32_t>(end)});
-    at = end;
+    Source source{from.base_ + static_cast<uint32_t>(at), from.base_ + static_cast<uint32_t>(end)};
+    for (; at < end; ++at) *out++ = source;
   }
 }
 

@@ -31,12 +31,6 @@ Utf8Char first_char(std::string_view text) {
   return {code, length, Utf8Status::kValid};
 }
 
-uint32_t next_char(std::string_view text, size_t& at) {
-  Utf8Char c = first_char(text.substr(at));
-  at += c.length;
-  return c.code;
-}
-
 uint32_t previous_char(std::string_view text, size_t& at) {
   do {
     --at;

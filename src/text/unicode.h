@@ -24,7 +24,16 @@ struct Utf8Char {
 Utf8Char first_char(std::string_view text);
 
 // Requires: `text` is valid UTF-8 and `at` < its size is a boundary; advances `at`.
-uint32_t next_char(std::string_view text, size_t& at);
+inline uint32_t next_char(std::string_view text, size_t& at) {
+  auto byte = static_cast<uint8_t>(text[at]);
+  if (byte < 0x80) {
+    ++at;
+    return byte;
+  }
+  Utf8Char c = first_char(text.substr(at));
+  at += c.length;
+  return c.code;
+}
 // Requires: the same, and 0 < `at`; moves `at` to the character before.
 uint32_t previous_char(std::string_view text, size_t& at);
 

@@ -154,7 +154,7 @@ TEST(Tokenizer, LongWordsTakeLittleTime) {
   Tokenizer spm = Tokenizer::from_json(read_file(kFolder / "spm_legacy.tokenizer.json"));
   auto start = std::chrono::steady_clock::now();
   std::string word;
-  for (int i = 0; word.size() < 1'000'000; ++i) word += "theboatwatersmallquestion"[i * i % 25];
+  for (size_t i = 0; word.size() < 1'000'000; ++i) word += "theboatwatersmallquestion"[i * i % 25];
   EXPECT_GT(t.encode_ids(word, false).size(), 1000u);
   EXPECT_GT(spm.encode_ids(word, false).size(), 1000u);
   EXPECT_GT(t.encode_ids(std::string(1'000'000, ' '), false).size(), 100u);
