@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // assistant_spans: see its contract in chat_template.h for the idea.
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "base/check.h"

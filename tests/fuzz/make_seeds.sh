@@ -43,3 +43,13 @@ a"
 tokenizer spm '"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]},"decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]}' "$pieces" 'a éb 漢w'
 tokenizer metaspace '"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":true},"decoder":{"type":"Metaspace","replacement":"▁"},"post_processor":{"type":"BertProcessing","sep":["w",10],"cls":["<s>",9]}' "$pieces" 'a éb <s> a'
 tokenizer plain '"normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"NFD"},{"type":"Lowercase"},{"type":"StripAccents"},{"type":"Strip","strip_left":true,"strip_right":true},{"type":"Replace","pattern":{"Regex":"[a-z&&[^b]]{,2}+"},"content":"b"}]},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Whitespace"},{"type":"Digits","individual_digits":true},{"type":"Punctuation","behavior":"MergedWithPrevious"},{"type":"WhitespaceSplit"},{"type":"ByteLevel","add_prefix_space":true},{"type":"Split","pattern":{"String":"Ġ"},"behavior":"MergedWithNext","invert":true}]},"decoder":null' "\"end_of_word_suffix\":\"\",$bare" 'Áb ab, 1２ ﬁ'
+
+# Chat templates: every snippet of the goldens, and the whole templates of the tests.
+here=$(dirname "$0")
+mkdir -p "$out/template"
+awk -v out="$out/template" '
+  /^=== / { if (file) close(file); file = sprintf("%s/snippet%03d", out, ++n); next }
+  file { print > file }' "$here/../../tools/golden/template_snippets.txt"
+for template in "$here"/../unit/text/templates/*.jinja; do
+  seed template "$(basename "$template")" < "$template"
+done

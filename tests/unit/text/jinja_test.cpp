@@ -181,6 +181,32 @@ TEST(AssistantSpans, EmptyAndRepeatedTextsAreToldApart) {
       Json::array({"assistant</s-assistant>", "<think>\n\n</think>\n\nassistant</s-assistant>"}));
 }
 
+TEST(AssistantSpans, ATurnWhosePromptTheTemplateRefusesIsFoundByItsHeader) {
+  // Without a message before the first turn the template has no messages[0] to look at.
+  ChatTemplate t(read_file(kFolder + "templates/turns.jinja"));
+  TemplateInput input = input_of(Json::array({Json{{"role", "assistant"}, {"content", "Welcome"}},
+                                              Json{{"role", "user"}, {"content", "Hi"}},
+                                              Json{{"role", "assistant"}, {"content", "Yes?"}}}));
+  std::string text = t.render(input).text;
+  auto spans = assistant_spans(t, input);
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(text.substr(spans[0].begin, spans[0].end - spans[0].begin), "Welcome<|done|>");
+  EXPECT_EQ(text.substr(spans[1].begin, spans[1].end - spans[1].begin), "Yes?<|done|>");
+}
+
+TEST(AssistantSpans, PartsOfContentAreDataToo) {
+  ChatTemplate t(read_file(kFolder + "templates/macros.jinja"));
+  Json parts = Json::array({Json{{"type", "text"}, {"text", "one "}}, Json{{"type", "image"}},
+                            Json{{"type", "text"}, {"text", "two"}}});
+  TemplateInput input = input_of(Json::array({Json{{"role", "user"}, {"content", parts}},
+                                              Json{{"role", "assistant"}, {"content", parts}}}));
+  std::string text = t.render(input).text;
+  auto spans = assistant_spans(t, input);
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(text.substr(spans[0].begin, spans[0].end - spans[0].begin),
+            "one <image>two</s-assistant>");
+}
+
 TEST(AssistantSpans, TheEosTokenMayFollowTheLoop) {
   ChatTemplate t(
       "{% for m in messages %}{% if not loop.first %}{{ eos_token }}{% endif %}"
