@@ -10,7 +10,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention_fwd.cpp"
-#include "hwy/foreach_target.h"
+#include <hwy/foreach_target.h>
 // foreach_target must come first.
 #include "backend/cpu/gemm-inl.h"
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/cpu.h"
 
+#include <hwy/targets.h>
+
 #include <chrono>
 #include <fstream>
 #include <mutex>
@@ -9,7 +11,6 @@
 #include "backend/host_program.h"
 #include "base/check.h"
 #include "base/threads.h"
-#include "hwy/targets.h"
 
 #ifdef __linux__
 #include <unistd.h>

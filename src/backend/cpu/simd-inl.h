@@ -9,6 +9,8 @@
 #define WICK_CPU_SIMD_INL_H_
 #endif
 
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +19,6 @@
 #include "backend/kernels.h"
 #include "base/half.h"
 #include "base/threads.h"
-#include "hwy/highway.h"
 
 // Before a loop of constant length over an array of vectors: unrolled early enough for the array to
 // live in registers.
