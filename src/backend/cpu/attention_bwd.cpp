@@ -17,8 +17,9 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kKeys = 64;   // of a block
-constexpr int64_t kRows = 112;  // of a block, at most
+constexpr int64_t kRows = 96;   // of queries in a block, at most
+constexpr int64_t kKeys = 96;   // of keys in a block of the pass for dq
+constexpr int64_t kOwned = 64;  // keys of one task of the pass for dk and dv
 
 struct Inputs {
   const Operand &dy, &q, &k, &v, &y, &lse;
@@ -31,90 +32,117 @@ struct Inputs {
   const float* at(const Operand& o, int64_t t, int64_t head) const {
     return o.as<const float>() + t * o.ld + head * e;
   }
+  float lse_of(int64_t t, int64_t head) const { return lse.as<const float>()[t * lse.ld + head]; }
   int64_t first(int64_t t) const {
     return window > 0 ? std::max<int64_t>(begin[t], t + 1 - window) : begin[t];
   }
+  int64_t positions() const { return std::max<int64_t>(1, kRows / group); }
+  int64_t rows() const { return std::max(kRows, positions() * group); }
 };
 
 struct Work {
-  float *packed_q, *packed_dy, *packed_k, *packed_v, *p, *ds, *packed_a, *packed_b, *sum0, *sum1;
-  int64_t floats;
-  Work(int64_t e, float* base) {
+  float *q, *dy, *packed_q, *packed_dy, *packed_k, *packed_v, *p, *ds, *packed, *sum0, *sum1;
+  float *lse, *delta;
+  int32_t *low, *high;
+  int64_t floats, width, sums_ld;
+  Work(const Inputs& in, float* base) {
     int64_t at = 0;
     auto take = [&](int64_t n) {
       float* to = base + at;
       at += round_up(n, 16);
       return to;
     };
-    const int64_t rows = kRows + kMaxRows;
-    packed_q = take(rows * e);
-    packed_dy = take(rows * e);
-    packed_k = take(e * kKeys);
-    packed_v = take(e * kKeys);
-    p = take(kRows * kKeys);
-    ds = take(kRows * kKeys);
-    packed_a = take(rows * (kKeys + kMaxRows));
-    packed_b = take(kRows * packed_cols(e));
-    sum0 = take(kRows * e);
-    sum1 = take(kRows * e);
+    const int64_t e = in.e, rows = in.rows(), most = std::max(rows, kKeys);
+    width = round_up(most + kMaxRows, kMaxCols);
+    sums_ld = packed_cols(e);
+    q = take(rows * e);
+    dy = take(rows * e);
+    packed_q = take(width * e);
+    packed_dy = take(width * e);
+    packed_k = take(width * e);
+    packed_v = take(width * e);
+    p = take(width * width);
+    ds = take(width * width);
+    packed = take(most * sums_ld);
+    sum0 = take(width * sums_ld);
+    sum1 = take(width * sums_ld);
+    lse = take(width);
+    delta = take(width);
+    low = reinterpret_cast<int32_t*>(take(width));
+    high = reinterpret_cast<int32_t*>(take(width));
     floats = at;
   }
 };
 
-// p and ds of rows [t0, t1) of one head against keys [j0, j0 + keys), from packed q, dy, k, v.
-void scores(const Inputs& in, const Work& w, int64_t head, int64_t t0, int64_t t1, int64_t j0,
-            int64_t keys) {
-  const int64_t rows = t1 - t0;
-  multiply_packed(rows, keys, in.e, w.packed_q, w.packed_k, {w.p, kKeys, in.scale}, Finish::kWrite);
-  multiply_packed(rows, keys, in.e, w.packed_dy, w.packed_v, {w.ds, kKeys}, Finish::kWrite);
-  const hn::RebindToSigned<DF> di;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t t = t0 + r;
-    const VF lse = set(in.lse.as<const float>()[t * in.lse.ld + head]);
-    const VF delta = set(in.deltas[t * in.heads + head]), scale = set(in.scale);
-    const auto lo = hn::Set(di, static_cast<int32_t>(in.first(t) - j0 - 1));
-    const auto hi = hn::Set(di, static_cast<int32_t>(t + 1 - j0));
-    float *p = w.p + r * kKeys, *ds = w.ds + r * kKeys;
-    for (int64_t j = 0; j < keys; j += kLanes) {
-      auto at = hn::Iota(di, static_cast<int32_t>(j));
-      auto inside = hn::RebindMask(df, hn::And(hn::Gt(at, lo), hn::Lt(at, hi)));
-      VF pv = hn::IfThenElseZero(inside, exp_v(hn::Sub(load(p + j), lse)));
-      VF dv = hn::Mul(hn::Mul(pv, scale), hn::Sub(load(ds + j), delta));
-      store(pv, p + j);
-      store(hn::IfThenElseZero(inside, dv), ds + j);
-    }
-  }
+// p = exp(score - lse) and ds = scale * p * (dp - delta), both 0 outside, of kLanes scores.
+HWY_INLINE void probabilities(float* p, float* ds, VF lse, VF delta, VF scale,
+                              hn::Mask<DF> outside) {
+  const VF pv = hn::IfThenZeroElse(outside, exp_small(hn::Sub(load(p), lse)));
+  const VF dv = hn::Mul(hn::Mul(pv, scale), hn::Sub(load(ds), delta));
+  store(pv, p);
+  store(hn::IfThenZeroElse(outside, dv), ds);
 }
 
-void write_rows(const float* from, int64_t rows, int64_t e, const Operand& to, int64_t t0,
-                int64_t head) {
-  for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(to.as<float>() + (t0 + r) * to.ld + head * e, from + r * e,
-                static_cast<size_t>(e) * sizeof(float));
+// Rows of B as they lie, or packed where they are not whole vectors.
+Panels columns(const Inputs& in, const Work& w, const float* from, int64_t ld, int64_t depth) {
+  if (in.e % kLanes == 0) return {from, ld};
+  pack_cols({from, ld}, in.e, depth, w.packed);
+  return {w.packed};
 }
 
-// dq of rows [t0, t1) of one head.
-void query_block(const Inputs& in, const Work& w, int64_t head, int64_t t0, int64_t t1,
+// dq of positions [t0, t1) of the heads that share kv head `kv`. Scores lie as [keys][rows].
+void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_t t1,
                  const Operand& dq) {
-  const int64_t rows = t1 - t0, e = in.e, kv = head / in.group;
+  const int64_t rows = (t1 - t0) * in.group, e = in.e, head = kv * in.group;
+  const int64_t lanes = packed_cols(rows);
   int64_t first = t0;
-  for (int64_t t = t0; t < t1; ++t) first = std::min(first, in.first(t));
-  pack_rows({in.at(in.q, t0, head), in.q.ld}, rows, e, w.packed_q);
-  pack_rows({in.at(in.dy, t0, head), in.dy.ld}, rows, e, w.packed_dy);
-  std::fill_n(w.sum0, rows * e, 0.0f);
+  for (int64_t t = t0; t < t1; ++t) {
+    const size_t bytes = static_cast<size_t>(in.group * e) * sizeof(float);
+    const int64_t r = (t - t0) * in.group;
+    std::memcpy(w.q + r * e, in.at(in.q, t, head), bytes);
+    std::memcpy(w.dy + r * e, in.at(in.dy, t, head), bytes);
+    for (int64_t g = 0; g < in.group; ++g) {
+      w.lse[r + g] = in.lse_of(t, head + g);
+      w.delta[r + g] = in.deltas[t * in.heads + head + g];
+    }
+    first = std::min(first, in.first(t));
+  }
+  pack_cols({w.q, e, true}, rows, e, w.packed_q);
+  pack_cols({w.dy, e, true}, rows, e, w.packed_dy);
+  std::fill_n(w.sum0, w.width * w.sums_ld, 0.0f);
+  const hn::RebindToSigned<DF> di;
   for (int64_t j0 = first; j0 < t1; j0 += kKeys) {
     const int64_t keys = std::min(kKeys, t1 - j0);
-    pack_cols({in.at(in.k, j0, kv), in.k.ld, true}, keys, e, w.packed_k);
-    pack_cols({in.at(in.v, j0, kv), in.v.ld, true}, keys, e, w.packed_v);
-    scores(in, w, head, t0, t1, j0, keys);
-    pack_rows({w.ds, kKeys}, rows, keys, w.packed_a);
-    pack_cols({in.at(in.k, j0, kv), in.k.ld}, e, keys, w.packed_b);
-    multiply_packed(rows, e, keys, w.packed_a, w.packed_b, {w.sum0, e}, Finish::kContinue);
+    const float *k = in.at(in.k, j0, kv), *v = in.at(in.v, j0, kv);
+    pack_rows({k, in.k.ld}, keys, e, w.packed_k);
+    pack_rows({v, in.v.ld}, keys, e, w.packed_v);
+    multiply_panels(keys, rows, e, {w.packed_k}, {w.packed_q}, {w.p, w.width, in.scale},
+                    Finish::kWrite);
+    multiply_panels(keys, rows, e, {w.packed_v}, {w.packed_dy}, {w.ds, w.width}, Finish::kWrite);
+    for (int64_t r = 0; r < lanes; ++r) {
+      const int64_t t = t0 + r / in.group;
+      w.low[r] = r < rows ? static_cast<int32_t>(in.first(t) - j0) : 0;
+      w.high[r] = r < rows ? static_cast<int32_t>(t + 1 - j0) : 0;
+    }
+    for (int64_t r = 0; r < lanes; r += kLanes) {
+      const VF lse = load(w.lse + r), delta = load(w.delta + r);
+      const auto lo = hn::LoadU(di, w.low + r), hi = hn::LoadU(di, w.high + r);
+      for (int64_t j = 0; j < keys; ++j) {
+        const auto at = hn::Set(di, static_cast<int32_t>(j));
+        probabilities(w.p + j * w.width + r, w.ds + j * w.width + r, lse, delta, set(in.scale),
+                      hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
+      }
+    }
+    multiply_panels(rows, e, keys, {w.ds, w.width}, columns(in, w, k, in.k.ld, keys),
+                    {w.sum0, w.sums_ld}, Finish::kContinue);
   }
-  write_rows(w.sum0, rows, e, dq, t0, head);
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(dq.as<float>() + (t0 + r / in.group) * dq.ld + (head + r % in.group) * e,
+                w.sum0 + r * w.sums_ld, static_cast<size_t>(e) * sizeof(float));
 }
 
-// dk and dv of keys [j0, j1) of one kv head: its query heads in order, their rows in order.
+// dk and dv of keys [j0, j1) of one kv head: its query heads in order, their rows in order. Scores
+// lie as [rows][keys].
 void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t j1,
                const Operand& dk, const Operand& dv) {
   const int64_t keys = j1 - j0, e = in.e;
@@ -122,47 +150,66 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
   while (stop < in.tokens && in.first(stop) < j1) ++stop;
   pack_cols({in.at(in.k, j0, kv), in.k.ld, true}, keys, e, w.packed_k);
   pack_cols({in.at(in.v, j0, kv), in.v.ld, true}, keys, e, w.packed_v);
-  std::fill_n(w.sum0, keys * e, 0.0f);
-  std::fill_n(w.sum1, keys * e, 0.0f);
+  std::fill_n(w.sum0, w.width * w.sums_ld, 0.0f);
+  std::fill_n(w.sum1, w.width * w.sums_ld, 0.0f);
+  const hn::RebindToSigned<DF> di;
   for (int64_t head = kv * in.group; head < (kv + 1) * in.group; ++head)
     for (int64_t t0 = j0; t0 < stop; t0 += kRows) {
-      const int64_t t1 = std::min(stop, t0 + kRows), rows = t1 - t0;
-      pack_rows({in.at(in.q, t0, head), in.q.ld}, rows, e, w.packed_q);
-      pack_rows({in.at(in.dy, t0, head), in.dy.ld}, rows, e, w.packed_dy);
-      scores(in, w, head, t0, t1, j0, keys);
-      if (dv) {
-        pack_rows({w.p, kKeys, true}, keys, rows, w.packed_a);
-        pack_cols({in.at(in.dy, t0, head), in.dy.ld}, e, rows, w.packed_b);
-        multiply_packed(keys, e, rows, w.packed_a, w.packed_b, {w.sum1, e}, Finish::kContinue);
+      const int64_t rows = std::min(kRows, stop - t0);
+      const float *q = in.at(in.q, t0, head), *dy = in.at(in.dy, t0, head);
+      pack_rows({q, in.q.ld}, rows, e, w.packed_q);
+      pack_rows({dy, in.dy.ld}, rows, e, w.packed_dy);
+      multiply_panels(rows, keys, e, {w.packed_q}, {w.packed_k}, {w.p, w.width, in.scale},
+                      Finish::kWrite);
+      multiply_panels(rows, keys, e, {w.packed_dy}, {w.packed_v}, {w.ds, w.width}, Finish::kWrite);
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t t = t0 + r;
+        const VF lse = set(in.lse_of(t, head)), delta = set(in.deltas[t * in.heads + head]);
+        const auto lo = hn::Set(di, static_cast<int32_t>(in.first(t) - j0));
+        const auto hi = hn::Set(di, static_cast<int32_t>(t + 1 - j0));
+        for (int64_t j = 0; j < keys; j += kLanes) {
+          const auto at = hn::Iota(di, static_cast<int32_t>(j));
+          probabilities(w.p + r * w.width + j, w.ds + r * w.width + j, lse, delta, set(in.scale),
+                        hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
+        }
       }
-      if (dk) {
-        pack_rows({w.ds, kKeys, true}, keys, rows, w.packed_a);
-        pack_cols({in.at(in.q, t0, head), in.q.ld}, e, rows, w.packed_b);
-        multiply_packed(keys, e, rows, w.packed_a, w.packed_b, {w.sum0, e}, Finish::kContinue);
-      }
+      if (dv)
+        multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, w, dy, in.dy.ld, rows),
+                        {w.sum1, w.sums_ld}, Finish::kContinue);
+      if (dk)
+        multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, w, q, in.q.ld, rows),
+                        {w.sum0, w.sums_ld}, Finish::kContinue);
     }
-  if (dk) write_rows(w.sum0, keys, e, dk, j0, kv);
-  if (dv) write_rows(w.sum1, keys, e, dv, j0, kv);
+  auto put = [&](const float* from, const Operand& to) {
+    for (int64_t j = 0; to && j < keys; ++j)
+      std::memcpy(to.as<float>() + (j0 + j) * to.ld + kv * e, from + j * w.sums_ld,
+                  static_cast<size_t>(e) * sizeof(float));
+  };
+  put(w.sum0, dk);
+  put(w.sum1, dv);
+}
+
+Inputs inputs_of(const StepArgs& args) {
+  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
+  return {args.in[0],
+          args.in[1],
+          args.in[2],
+          args.in[3],
+          args.in[4],
+          args.in[5],
+          args.in[6].as<const int32_t>(),
+          a.heads,
+          a.kv_heads,
+          a.head_dim,
+          a.heads / a.kv_heads,
+          a.scale,
+          a.window,
+          args.in[1].rows,
+          static_cast<float*>(args.scratch)};
 }
 
 void attention_bwd(const StepArgs& args) {
-  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
-  float* scratch = static_cast<float*>(args.scratch);
-  const Inputs in{args.in[0],
-                  args.in[1],
-                  args.in[2],
-                  args.in[3],
-                  args.in[4],
-                  args.in[5],
-                  args.in[6].as<const int32_t>(),
-                  a.heads,
-                  a.kv_heads,
-                  a.head_dim,
-                  a.heads / a.kv_heads,
-                  a.scale,
-                  a.window,
-                  args.in[1].rows,
-                  scratch};
+  const Inputs in = inputs_of(args);
   const Operand &dq = args.out[0], &dk = args.out[1], &dv = args.out[2];
   parallel_rows(*args.pool, in.tokens, in.heads * in.e * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
     for (int64_t t = t0; t < t1; ++t)
@@ -174,29 +221,28 @@ void attention_bwd(const StepArgs& args) {
         in.deltas[t * in.heads + h] = sum_lanes(sum);
       }
   });
-  scratch += round_up(in.tokens * in.heads, 16);
-  const int64_t floats = Work(in.e, nullptr).floats;
-  const int64_t query_blocks = (in.tokens + kRows - 1) / kRows;
-  const int64_t key_blocks = (in.tokens + kKeys - 1) / kKeys;
+  float* scratch = in.deltas + round_up(in.tokens * in.heads, 16);
+  const int64_t floats = Work(in, nullptr).floats;
+  const int64_t query_blocks = (in.tokens + in.positions() - 1) / in.positions();
+  const int64_t key_blocks = (in.tokens + kOwned - 1) / kOwned;
   const int64_t key_tasks = dk || dv ? key_blocks * in.kv_heads : 0;
-  const int64_t query_tasks = dq ? query_blocks * in.heads : 0;
+  const int64_t query_tasks = dq ? query_blocks * in.kv_heads : 0;
   args.pool->parallel(key_tasks + query_tasks, [&](int64_t i, int worker) HWY_ATTR {
-    const Work w(in.e, scratch + worker * floats);
+    const Work w(in, scratch + worker * floats);
     if (i < key_tasks) {
-      const int64_t j0 = i / in.kv_heads * kKeys;
-      key_block(in, w, i % in.kv_heads, j0, std::min(in.tokens, j0 + kKeys), dk, dv);
+      const int64_t j0 = i / in.kv_heads * kOwned;
+      key_block(in, w, i % in.kv_heads, j0, std::min(in.tokens, j0 + kOwned), dk, dv);
     } else {
       i -= key_tasks;
-      const int64_t t0 = (query_blocks - 1 - i / in.heads) * kRows;
-      query_block(in, w, i % in.heads, t0, std::min(in.tokens, t0 + kRows), dq);
+      const int64_t t0 = (query_blocks - 1 - i / in.kv_heads) * in.positions();
+      query_block(in, w, i % in.kv_heads, t0, std::min(in.tokens, t0 + in.positions()), dq);
     }
   });
 }
 
 size_t attention_bwd_scratch(const StepArgs& args, int threads) {
-  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
-  const int64_t floats =
-      round_up(args.in[1].rows * a.heads, 16) + Work(a.head_dim, nullptr).floats * threads;
+  const Inputs in = inputs_of(args);
+  const int64_t floats = round_up(in.tokens * in.heads, 16) + Work(in, nullptr).floats * threads;
   return static_cast<size_t>(floats) * sizeof(float);
 }
 

@@ -18,22 +18,24 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kKeys = 64;   // of a block
-constexpr int64_t kRows = 128;  // of a block, about
+constexpr int64_t kKeys = kMaxRows == 14 ? 112 : 96;  // of a block: whole panels
+constexpr int64_t kRows = 96;                         // of a block, about
 constexpr float kNoScore = -3.0e38f;
 
 struct Sizes {
-  int64_t heads, kv_heads, e, group, positions, rows;  // positions and rows of one block, at most
+  int64_t kv_heads, e, group, positions, rows, width;  // of one block at most; rows padded
   explicit Sizes(const AttentionAttr& a)
-      : heads(a.heads), kv_heads(a.kv_heads), e(a.head_dim), group(a.heads / a.kv_heads) {
+      : kv_heads(a.kv_heads), e(a.head_dim), group(a.heads / a.kv_heads) {
     positions = std::max<int64_t>(1, kRows / group);
     rows = positions * group;
+    width = round_up(rows + kMaxRows, kMaxCols);
   }
 };
 
 // One thread's scratch: every pointer into one stretch of floats.
 struct Work {
-  float *q, *packed_q, *packed_p, *packed_k, *packed_v, *scores, *sums, *most, *total;
+  float *q, *packed_q, *packed_k, *packed_v, *scores, *sums, *most, *total, *factor;
+  int32_t *low, *high;
   int64_t floats;
   Work(const Sizes& s, float* base) {
     int64_t at = 0;
@@ -43,51 +45,49 @@ struct Work {
       return p;
     };
     q = take(s.rows * s.e);
-    packed_q = take((s.rows + kMaxRows) * s.e);
-    packed_p = take((s.rows + kMaxRows) * kKeys);
-    packed_k = take(s.e * kKeys);
+    packed_q = take(s.e * packed_cols(s.rows));
+    packed_k = take((kKeys + kMaxRows) * s.e);
     packed_v = take(kKeys * packed_cols(s.e));
-    scores = take(s.rows * kKeys);
-    sums = take(s.rows * s.e);
-    most = take(s.rows);
-    total = take(s.rows);
+    scores = take((kKeys + kMaxRows) * s.width);
+    sums = take(s.width * packed_cols(s.e));
+    most = take(s.width);
+    total = take(s.width);
+    factor = take(s.width);
+    low = reinterpret_cast<int32_t*>(take(s.width));
+    high = reinterpret_cast<int32_t*>(take(s.width));
     floats = at;
   }
 };
 
-// Turns one row of scores into exp(score - running maximum), 0 outside [lo, hi), and rescales what
-// was summed so far.
-void softmax_row(float* score, int64_t lo, int64_t hi, int64_t keys, float* most, float* total,
-                 float* sums, int64_t e) {
-  if (std::max<int64_t>(lo, 0) >= std::min(hi, keys)) {
-    std::fill_n(score, keys, 0.0f);
-    return;
-  }
+// Turns scores [keys][width] of kLanes rows into exp(score - running maximum), 0 for keys outside a
+// row's [low, high). Keys go down, rows across: nothing is summed over lanes.
+template <bool Masked>
+void softmax_rows(float* scores, int64_t width, int64_t keys, const int32_t* low,
+                  const int32_t* high, float* most, float* total, float* factor) {
   const hn::RebindToSigned<DF> di;
-  VF top = set(kNoScore);
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    auto at = hn::Iota(di, static_cast<int32_t>(j));
-    auto inside = hn::RebindMask(df, hn::And(hn::Gt(at, hn::Set(di, static_cast<int32_t>(lo - 1))),
-                                             hn::Lt(at, hn::Set(di, static_cast<int32_t>(hi)))));
-    VF v = hn::IfThenElse(inside, load(score + j), set(kNoScore));
-    store(v, score + j);
+  const auto lo = hn::LoadU(di, low), hi = hn::LoadU(di, high);
+  auto outside = [&](int64_t j) HWY_ATTR {
+    const auto at = hn::Set(di, static_cast<int32_t>(j));
+    return hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi))));
+  };
+  const VF old_most = load(most);
+  VF top = old_most;
+  for (int64_t j = 0; j < keys; ++j) {
+    VF v = load(scores + j * width);
+    if constexpr (Masked) v = hn::IfThenElse(outside(j), set(kNoScore), v);
     top = hn::Max(top, v);
   }
-  const float old_most = *most, new_most = std::max(old_most, max_lanes(top));
   VF sum = hn::Zero(df);
-  for (int64_t j = 0; j < keys; j += kLanes) {
-    VF p = exp_v(hn::Sub(load(score + j), set(new_most)));
-    store(p, score + j);
+  for (int64_t j = 0; j < keys; ++j) {
+    VF p = exp_small(hn::Sub(load(scores + j * width), top));
+    if constexpr (Masked) p = hn::IfThenZeroElse(outside(j), p);
+    store(p, scores + j * width);
     sum = hn::Add(sum, p);
   }
-  float factor = 1.0f;
-  if (old_most != new_most) {
-    factor = hn::GetLane(exp_v(set(old_most - new_most)));
-    for (int64_t i = 0; i < e; i += kLanes)
-      store_part(hn::Mul(load_part(sums + i, e - i), set(factor)), sums + i, e - i);
-  }
-  *total = std::fma(*total, factor, sum_lanes(sum));
-  *most = new_most;
+  const VF rescale = exp_small(hn::Sub(old_most, top));
+  store(rescale, factor);
+  store(hn::MulAdd(load(total), rescale, sum), total);
+  store(top, most);
 }
 
 struct Inputs {
@@ -103,6 +103,7 @@ struct Inputs {
 // Rows [t0, t1), all with one begin, of the heads that share kv head `kv`.
 void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t t0, int64_t t1) {
   const int64_t rows = (t1 - t0) * s.group, e = s.e, begin = in.begin[t0];
+  const int64_t lanes = packed_cols(rows), sums_ld = packed_cols(e);
   int64_t first = INT64_MAX, last = begin;
   for (int64_t t = t0; t < t1; ++t) {
     first = std::min(first, in.first(t));
@@ -111,23 +112,41 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
                 in.q.as<const float>() + t * in.q.ld + kv * s.group * e,
                 static_cast<size_t>(s.group * e) * sizeof(float));
   }
-  std::fill_n(w.sums, rows * e, 0.0f);
-  std::fill_n(w.most, rows, kNoScore);
-  std::fill_n(w.total, rows, 0.0f);
-  pack_rows({w.q, e}, rows, e, w.packed_q);
+  pack_cols({w.q, e, true}, rows, e, w.packed_q);
+  std::fill_n(w.sums, s.width * sums_ld, 0.0f);
+  std::fill_n(w.most, lanes, kNoScore);
+  std::fill_n(w.total, lanes, 0.0f);
   for (int64_t j0 = begin + (first - begin) / kKeys * kKeys; j0 < last; j0 += kKeys) {
     const int64_t keys = std::min(kKeys, last - j0);
-    pack_cols({in.k.as<const float>() + j0 * in.k.ld + kv * e, in.k.ld, true}, keys, e, w.packed_k);
-    multiply_packed(rows, keys, e, w.packed_q, w.packed_k, {w.scores, kKeys, in.scale},
+    const float* k = in.k.as<const float>() + j0 * in.k.ld + kv * e;
+    const float* v = in.v.as<const float>() + j0 * in.v.ld + kv * e;
+    pack_rows({k, in.k.ld}, keys, e, w.packed_k);
+    multiply_panels(keys, rows, e, {w.packed_k}, {w.packed_q}, {w.scores, s.width, in.scale},
                     Finish::kWrite);
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = 0; r < lanes; ++r) {
       const int64_t t = t0 + r / s.group;
-      const int64_t lo = in.first(t) - j0, hi = in.end[t] - j0;
-      softmax_row(w.scores + r * kKeys, lo, hi, kKeys, w.most + r, w.total + r, w.sums + r * e, e);
+      w.low[r] = r < rows ? static_cast<int32_t>(in.first(t) - j0) : 0;
+      w.high[r] = r < rows ? static_cast<int32_t>(in.end[t] - j0) : 0;
     }
-    pack_rows({w.scores, kKeys}, rows, keys, w.packed_p);
-    pack_cols({in.v.as<const float>() + j0 * in.v.ld + kv * e, in.v.ld}, e, keys, w.packed_v);
-    multiply_packed(rows, e, keys, w.packed_p, w.packed_v, {w.sums, e}, Finish::kContinue);
+    for (int64_t r = 0; r < lanes; r += kLanes) {
+      const bool whole = *std::max_element(w.low + r, w.low + r + kLanes) <= 0 &&
+                         *std::min_element(w.high + r, w.high + r + kLanes) >= keys;
+      (whole ? softmax_rows<false> : softmax_rows<true>)(w.scores + r, s.width, keys, w.low + r,
+                                                         w.high + r, w.most + r, w.total + r,
+                                                         w.factor + r);
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      if (w.factor[r] != 1.0f)
+        for (int64_t i = 0; i < sums_ld; i += kLanes)
+          store(hn::Mul(load(w.sums + r * sums_ld + i), set(w.factor[r])),
+                w.sums + r * sums_ld + i);
+    Panels values{v, in.v.ld};
+    if (e % kLanes != 0) {
+      pack_cols({v, in.v.ld}, e, keys, w.packed_v);
+      values = {w.packed_v};
+    }
+    multiply_panels(rows, e, keys, {w.scores, s.width}, values, {w.sums, sums_ld},
+                    Finish::kContinue);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t t = t0 + r / s.group, h = kv * s.group + r % s.group;
@@ -135,7 +154,7 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
     const VF factor = set(empty ? 0.0f : 1.0f / w.total[r]);
     float* to = in.y.as<float>() + t * in.y.ld + h * e;
     for (int64_t i = 0; i < e; i += kLanes)
-      store_part(hn::Mul(load_part(w.sums + r * e + i, e - i), factor), to + i, e - i);
+      store_part(hn::Mul(load(w.sums + r * sums_ld + i), factor), to + i, e - i);
     if (in.lse)
       in.lse.as<float>()[t * in.lse.ld + h] = empty ? -INFINITY : w.most[r] + std::log(w.total[r]);
   }

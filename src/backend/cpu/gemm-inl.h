@@ -73,8 +73,8 @@ enum class Finish : int {
   kContinue,  // the sum starts from c, so that where the sum over K is cut leaves no trace
 };
 struct Tile {
-  const float *a, *b;  // panels, at the first step
-  int64_t depth;
+  const float *a, *b;             // panels, at the first step
+  int64_t depth, a_step, b_step;  // of K, and from one step to the next
   float* c;
   int64_t ldc, rows, cols;  // the part of the tile that exists
   float alpha = 1.0f;
@@ -86,13 +86,19 @@ using TileFn = void (*)(const Tile&);
 // Requires: 1 <= mr <= kMaxRows, nr is kLanes or kMaxCols.
 TileFn tile_fn(int64_t mr, int64_t nr);
 
-// A whole product of packed blocks on one thread, for kernels that have their own blocking: all
-// panels of rows [0, m) and columns [0, n), C written, added to or continued.
-void pack_rows(const MatA& a, int64_t m, int64_t depth, float* to);  // packed_rows(m) * depth
-void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to);  // packed_cols(n) * depth
+// A product on one thread, for kernels that have their own blocking. Operands are packed by
+// pack_rows or pack_cols, or read where they lie: element (m, k) of A at data[k * ld + m] and (k,
+// n) of B at data[k * ld + n]. Whole tiles are read and written: an operand in place, and C, must
+// have packed_rows(m) rows and packed_cols(n) columns of memory.
+struct Panels {
+  const float* data;
+  int64_t ld = 0;  // 0: packed
+};
 HWY_INLINE int64_t packed_rows(int64_t m) { return round_up(m, panel_rows(m)); }
 HWY_INLINE int64_t packed_cols(int64_t n) { return round_up(n, kLanes); }
-void multiply_packed(int64_t m, int64_t n, int64_t depth, const float* a, const float* b,
+void pack_rows(const MatA& a, int64_t m, int64_t depth, float* to);  // packed_rows(m) * depth
+void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to);  // packed_cols(n) * depth
+void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
                      const MatC& c, Finish finish);
 
 size_t gemm_scratch(int64_t m, int64_t n, int64_t k);

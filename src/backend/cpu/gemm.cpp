@@ -132,7 +132,6 @@ void pack_b_as(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, in
       store(j < cols ? load_part(from + j, cols - j) : hn::Zero(df), to + j);
 }
 
-// clang-format off: it does not know the macro that unrolls.
 // A whole tile of C.
 template <int Rows, int Vectors>
 HWY_INLINE void whole_tile(const Tile& t) {
@@ -142,8 +141,10 @@ HWY_INLINE void whole_tile(const Tile& t) {
   VF sum[Rows][Vectors];
   if (t.finish == Finish::kContinue) {
     WICK_UNROLL
-    for (int i = 0; i < Rows; ++i) WICK_UNROLL
-    for (int j = 0; j < Vectors; ++j) sum[i][j] = load(t.c + i * t.ldc + j * kLanes);
+    for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = load(t.c + i * t.ldc + j * kLanes);
+    }
   } else {
     WICK_UNROLL
     for (int i = 0; i < Rows; ++i) {
@@ -167,8 +168,8 @@ HWY_INLINE void whole_tile(const Tile& t) {
     }
     hwy::Prefetch(ahead);
     ahead += 16;
-    a += Rows;
-    b += Vectors * kLanes;
+    a += t.a_step;
+    b += t.b_step;
   }
   const VF alpha = set(t.alpha);
   VF bias[Vectors];
@@ -178,18 +179,22 @@ HWY_INLINE void whole_tile(const Tile& t) {
   float* c = t.c;
   if (t.finish == Finish::kAdd) {
     WICK_UNROLL
-    for (int i = 0; i < Rows; ++i, c += t.ldc) WICK_UNROLL
-    for (int j = 0; j < Vectors; ++j) {
-      const VF old = load(c + j * kLanes);
-      store(hn::Add(old, hn::MulAdd(sum[i][j], alpha, bias[j])), c + j * kLanes);
+    for (int i = 0; i < Rows; ++i, c += t.ldc) {
+      WICK_UNROLL
+      for (int j = 0; j < Vectors; ++j) {
+        const VF old = load(c + j * kLanes);
+        store(hn::Add(old, hn::MulAdd(sum[i][j], alpha, bias[j])), c + j * kLanes);
+      }
     }
   } else {
     WICK_UNROLL
-    for (int i = 0; i < Rows; ++i, c += t.ldc) WICK_UNROLL
-    for (int j = 0; j < Vectors; ++j) store(hn::MulAdd(sum[i][j], alpha, bias[j]), c + j * kLanes);
+    for (int i = 0; i < Rows; ++i, c += t.ldc) {
+      WICK_UNROLL
+      for (int j = 0; j < Vectors; ++j)
+        store(hn::MulAdd(sum[i][j], alpha, bias[j]), c + j * kLanes);
+    }
   }
 }
-// clang-format on
 
 template <int Rows, int Vectors>
 void tile(const Tile& t) {
@@ -224,7 +229,6 @@ TileFn tile_of(int64_t mr, int64_t vectors) {
     return nullptr;
 }
 
-// clang-format off: as above.
 // Few columns: packing A would cost more than the sums. Rows of A are read where they lie, one sum
 // per row and vector, in the same blocks of K as everywhere.
 template <int Vectors>
@@ -244,8 +248,11 @@ void skinny_rows(int64_t m0, int64_t m1, int64_t n, int64_t k, const MatA& a, co
       const int64_t k1 = std::min(k, k0 + block);
       VF sum[kRows][Vectors];
       WICK_UNROLL
-      for (int i = 0; i < kRows; ++i) WICK_UNROLL
-      for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(df);
+      for (int i = 0; i < kRows; ++i) {
+        WICK_UNROLL
+        for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::Zero(df);
+      }
+
       const float* b = packed_b + k0 * Vectors * kLanes;
       for (int64_t kk = k0; kk < k1; ++kk, b += Vectors * kLanes) {
         VF bv[Vectors];
@@ -275,8 +282,6 @@ void skinny_rows(int64_t m0, int64_t m1, int64_t n, int64_t k, const MatA& a, co
     }
   }
 }
-
-// clang-format on
 
 void skinny(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
             const MatC& c, float* packed_b, const float* bias) {
@@ -324,22 +329,24 @@ void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to) {
   }
 }
 
-void multiply_packed(int64_t m, int64_t n, int64_t depth, const float* a, const float* b,
+void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
                      const MatC& c, Finish finish) {
   const int64_t mr = panel_rows(m);
+  Tile t;
+  t.depth = depth;
+  t.ldc = c.ld;
+  t.rows = mr;
+  t.alpha = c.alpha;
+  t.finish = finish;
+  t.a_step = a.ld != 0 ? a.ld : mr;
   for (int64_t j = 0; j < n; j += kMaxCols) {
     const int64_t nr = panel_cols(j, n);
     const TileFn fn = tile_fn(mr, nr);
-    Tile t;
-    t.b = b + j * depth;
-    t.depth = depth;
-    t.ldc = c.ld;
-    t.cols = std::min(nr, n - j);
-    t.alpha = c.alpha;
-    t.finish = finish;
+    t.b = b.data + (b.ld != 0 ? j : j * depth);
+    t.b_step = b.ld != 0 ? b.ld : nr;
+    t.cols = nr;
     for (int64_t r = 0; r < m; r += mr) {
-      t.a = a + r * depth;
-      t.rows = std::min(mr, m - r);
+      t.a = a.data + (a.ld != 0 ? r : r * depth);
       t.c = c.data + r * c.ld + j;
       fn(t);
     }
@@ -402,6 +409,8 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
               Tile t;
               t.b = packed_b + j * depth + kb * nr;
               t.depth = std::min(p.block, depth - kb);
+              t.a_step = p.mr;
+              t.b_step = nr;
               t.ldc = c.ld;
               t.cols = std::min(nr, cols - j);
               t.alpha = c.alpha;

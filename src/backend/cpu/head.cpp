@@ -90,12 +90,12 @@ void softmax_row(float* logits, int64_t words, float* most, float* total, float*
   VF sum = hn::Zero(df);
   for (int64_t j = 0; j < words; j += kLanes) {
     const int64_t n = words - j;
-    VF p = exp_v(hn::Sub(load_part(logits + j, n), set(new_most)));
+    VF p = exp_small(hn::Sub(load_part(logits + j, n), set(new_most)));
     if (n < kLanes) p = hn::IfThenElseZero(hn::FirstN(df, static_cast<size_t>(n)), p);
     sum = hn::Add(sum, p);
     if (sums != nullptr) store_part(p, logits + j, n);
   }
-  const float factor = hn::GetLane(exp_v(set(old_most - new_most)));
+  const float factor = hn::GetLane(exp_small(set(old_most - new_most)));
   if (sums != nullptr && factor != 1.0f && old_most != kNoScore)
     for (int64_t i = 0; i < d; i += kLanes)
       store_part(hn::Mul(load_part(sums + i, d - i), set(factor)), sums + i, d - i);
@@ -174,7 +174,7 @@ void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t 
   const VF g = set(-dlogp), shift = set(lse);
   for (int64_t j = 0; j < words; j += kLanes) {
     const int64_t n = words - j;
-    store_part(hn::Mul(g, exp_v(hn::Sub(load_part(logits + j, n), shift))), logits + j, n);
+    store_part(hn::Mul(g, exp_small(hn::Sub(load_part(logits + j, n), shift))), logits + j, n);
   }
   if (target >= 0 && target < words) logits[target] += dlogp;
 }

@@ -42,34 +42,46 @@ void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
   for (int64_t n = n0; n < n1; n += kOutputs) {
     const int64_t outputs = std::min<int64_t>(kOutputs, n1 - n);
     const T* ws[kOutputs];
-    WICK_UNROLL for (int j = 0; j < kOutputs; ++j) ws[j] =
-        w.as<T>() + (n + std::min<int64_t>(j, outputs - 1)) * w.ld;
+    WICK_UNROLL
+    for (int j = 0; j < kOutputs; ++j)
+      ws[j] = w.as<T>() + (n + std::min<int64_t>(j, outputs - 1)) * w.ld;
     VF sum[Rows][kOutputs];
-    WICK_UNROLL for (int i = 0; i < Rows; ++i) WICK_UNROLL for (int j = 0; j < kOutputs; ++j)
-        sum[i][j] = hn::Zero(df);
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int j = 0; j < kOutputs; ++j) sum[i][j] = hn::Zero(df);
+    }
+
     int64_t at = 0;
     for (; at + kLanes <= k; at += kLanes) {
       VF wv[kOutputs];
-      WICK_UNROLL for (int j = 0; j < kOutputs; ++j) wv[j] = load(ws[j] + at);
-      WICK_UNROLL for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int j = 0; j < kOutputs; ++j) wv[j] = load(ws[j] + at);
+      WICK_UNROLL
+      for (int i = 0; i < Rows; ++i) {
         VF xv = load(xs + i * x.ld + at);
-        WICK_UNROLL for (int j = 0; j < kOutputs; ++j) sum[i][j] = hn::MulAdd(xv, wv[j], sum[i][j]);
+        WICK_UNROLL
+        for (int j = 0; j < kOutputs; ++j) sum[i][j] = hn::MulAdd(xv, wv[j], sum[i][j]);
       }
     }
     if (at < k) {
-      WICK_UNROLL for (int j = 0; j < kOutputs; ++j) {
+      WICK_UNROLL
+      for (int j = 0; j < kOutputs; ++j) {
         VF wv = load_part(ws[j] + at, k - at);
-        WICK_UNROLL for (int i = 0; i < Rows; ++i) sum[i][j] =
-            hn::MulAdd(load_part(xs + i * x.ld + at, k - at), wv, sum[i][j]);
+        WICK_UNROLL
+        for (int i = 0; i < Rows; ++i)
+          sum[i][j] = hn::MulAdd(load_part(xs + i * x.ld + at, k - at), wv, sum[i][j]);
       }
     }
-    WICK_UNROLL for (int j = 0; j < kOutputs; ++j) {
+    WICK_UNROLL
+    for (int j = 0; j < kOutputs; ++j) {
       if (j >= outputs) break;
       float b = 0;
       if (bias)
         with_type(bias.dtype,
                   [&](auto* type) { b = to_float(static_cast<decltype(type)>(bias.data)[n + j]); });
-      WICK_UNROLL for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int i = 0; i < Rows; ++i) {
         float* to = y.as<float>() + i * y.ld + n + j;
         float v = std::fma(sum_lanes(sum[i][j]), scale, b);
         *to = add ? *to + v : v;
