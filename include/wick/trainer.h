@@ -56,6 +56,7 @@ struct TrainOptions {
   int64_t steps_per_eval = 200;  // 0: only at the end
   int64_t val_batches = 25;      // batches of a fixed subset of valid.jsonl; -1: all
   int64_t save_every = 100;
+  std::string save_dtype = {};  // of a full training's weights: f32, bf16, f16; "": as they were
   bool resume = false;                           // go on from adapter_path's last checkpoint
   std::vector<std::string> sample_prompts = {};  // answered before and after, for the report;
                                                  // empty: the first of valid.jsonl

@@ -29,6 +29,9 @@ void check_options(const TrainOptions& o) {
   if (o.optimizer != "adamw" && o.optimizer != "adam")
     fail(ErrorCode::kUnsupported, "--optimizer ", o.optimizer,
          " is not there yet; wanted adamw or adam (adam: without weight decay)");
+  if (!o.save_dtype.empty() && o.save_dtype != "f32" && o.save_dtype != "bf16" &&
+      o.save_dtype != "f16")
+    refuse(cat("--save-dtype is \"", o.save_dtype, "\", wanted f32, bf16 or f16"));
   check_schedule_name(o.lr_schedule);
   if (o.batch_size < 1) refuse(cat("--batch-size is ", o.batch_size, ", wanted at least 1"));
   if (o.grad_accumulation_steps < 1)
@@ -238,7 +241,9 @@ void Trainer::Impl::save_result(std::span<const float> params) const {
     return;
   }
   write_model_files(m, options.adapter_path);
-  save_weights(options.adapter_path, m.config, *m.weights, std::nullopt,
+  std::optional<DType> dtype;
+  if (!options.save_dtype.empty()) dtype = parse_dtype(options.save_dtype);
+  save_weights(options.adapter_path, m.config, *m.weights, dtype,
                [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
                  const ParamLayout::Entry* e = trainable->layout.find(spec.name);
                  if (!e) return std::nullopt;
