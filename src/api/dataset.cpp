@@ -108,7 +108,8 @@ std::optional<PromptAndAnswer> last_turn(const Example& e, const Model::Impl& mo
   while (end > 0 && !e.trained[end - 1]) --end;
   size_t begin = end;
   while (begin > 0 && e.trained[begin - 1]) --begin;
-  if (begin == 0 || begin == end) return std::nullopt;
+  // Without a mask everything but the first token is trained, and no turn can be told apart.
+  if (begin <= 1 || begin == end) return std::nullopt;
   PromptAndAnswer turn;
   turn.prompt.assign(e.ids.begin(), e.ids.begin() + static_cast<ptrdiff_t>(begin));
   turn.answer.assign(e.ids.begin() + static_cast<ptrdiff_t>(begin),

@@ -14,8 +14,10 @@ namespace wick {
 namespace {
 
 constexpr int64_t kTokenStep = 16;
-// Starting a pack reads all weights once, which costs about as much as this many tokens.
-constexpr int64_t kPackCost = 64;
+// Starting a pack reads all weights once and gives every thread a share of each product, which
+// costs about as much as this many tokens. It must not depend on the number of threads: the pack
+// size decides the order in which gradients are summed.
+constexpr int64_t kPackCost = 512;
 // A longer epoch is judged by its first updates.
 constexpr int64_t kSimulatedUpdates = 1024;
 // Streams of the seed; the numbers are arbitrary and must stay as they are.
