@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cpu/cpu.h"
 
-#include <hwy/targets.h>
-
 #include <chrono>
 #include <fstream>
 #include <mutex>
@@ -17,22 +15,6 @@
 #endif
 
 namespace wick {
-namespace cpu {
-
-const char* rung_name(Rung rung) {
-  constexpr const char* kNames[kRungCount] = {"avx512", "avx2", "sse4", "neon", "scalar"};
-  return kNames[static_cast<int>(rung)];
-}
-
-bool rung_works(Rung rung) {
-  constexpr int64_t kBits[kRungCount] = {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, 0};
-  // The last entry of every table is the baseline, which on some machines is one of the others.
-  if (rung == Rung::kScalar) return (HWY_TARGETS & (HWY_EMU128 | HWY_SCALAR)) != 0;
-  return (kBits[static_cast<int>(rung)] & HWY_TARGETS & hwy::SupportedTargets()) != 0;
-}
-
-}  // namespace cpu
-
 namespace {
 
 using cpu::Rung;

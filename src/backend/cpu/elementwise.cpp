@@ -137,25 +137,68 @@ void scale_any(const StepArgs& args) {
   });
 }
 
+// Random words for columns [0, kWords) from counter `counter` on: philox() of base/rng.h, one
+// counter per 64-bit lane. A word lies in the lower half of its lane; what is left in the upper
+// half is never looked at.
+#if HWY_TARGET == HWY_SCALAR
+constexpr int64_t kWords = 4;
+void random_words(uint64_t key, uint64_t counter, uint64_t site, uint32_t* to) {
+  const auto bits = philox(key, counter, site);
+  std::copy(bits.begin(), bits.end(), to);
+}
+#else
+constexpr int64_t kWords = 2 * kLanes;
+void random_words(uint64_t key, uint64_t counter, uint64_t site, uint32_t* to) {
+  const hn::Repartition<uint64_t, DF> d;
+  const hn::Repartition<uint32_t, DF> half;
+  using V = hn::Vec<decltype(d)>;
+  auto times = [&](V x, uint32_t factor)
+                   HWY_ATTR { return hn::MulEven(hn::BitCast(half, x), hn::Set(half, factor)); };
+  V c0 = hn::Iota(d, counter), c1 = hn::ShiftRight<32>(c0);
+  V c2 = hn::Set(d, site), c3 = hn::Set(d, site >> 32);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const V p0 = times(c0, 0xD2511F53u), p1 = times(c2, 0xCD9E8D57u);
+    c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, uint64_t{k0}));
+    c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, uint64_t{k1}));
+    c1 = p1;
+    c3 = p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const V low = hn::Set(d, uint64_t{0xFFFFFFFFu});
+  const V first = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
+  const V second = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
+  hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(to));
+}
+#endif
+
 // Forward and backward alike: the mask is a function of key, site and column.
 void dropout_any(const StepArgs& args) {
   const Operand &x = args.in[0], &keys = args.in[1], &y = args.out[0];
   const DropoutAttr& a = attr<DropoutAttr>(*args.step);
+  // uniform_float(word) >= p, on its 24 bits.
+  const int32_t dropped = static_cast<int32_t>(std::ceil(static_cast<double>(a.p) * 16777216.0));
   const float factor = 1.0f / (1.0f - a.p);
   const bool add = args.accumulates(0);
-  parallel_rows(*args.pool, x.rows, x.cols * 32, [&](int64_t t0, int64_t t1) {
+  parallel_rows(*args.pool, x.rows, x.cols * 32, [&](int64_t t0, int64_t t1) HWY_ATTR {
+    const hn::RebindToSigned<DF> di;
+    const hn::RebindToUnsigned<DF> du;
+    alignas(64) uint32_t words[kWords];
     for (int64_t t = t0; t < t1; ++t) {
-      const int32_t* words = keys.as<const int32_t>() + t * keys.ld;
-      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(words[1])) << 32 |
-                           static_cast<uint32_t>(words[0]);
-      const float* from = row(x, t);
-      float* to = out_row(y, t);
-      for (int64_t d = 0; d < x.cols; d += 4) {
-        auto bits = philox(key, static_cast<uint64_t>(d / 4), a.site);
-        for (int64_t i = 0; i < std::min<int64_t>(4, x.cols - d); ++i) {
-          bool keep = uniform_float(bits[static_cast<size_t>(i)]) >= a.p;
-          float v = keep ? from[d + i] * factor : 0.0f;
-          to[d + i] = add ? to[d + i] + v : v;
+      const int32_t* halves = keys.as<const int32_t>() + t * keys.ld;
+      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(halves[1])) << 32 |
+                           static_cast<uint32_t>(halves[0]);
+      for (int64_t d = 0; d < x.cols; d += kWords) {
+        random_words(key, static_cast<uint64_t>(d / 4), a.site, words);
+        for (int64_t i = 0; i < kWords && d + i < x.cols; i += kLanes) {
+          const int64_t n = x.cols - d - i;
+          const auto bits = hn::BitCast(di, hn::ShiftRight<8>(hn::Load(du, words + i)));
+          const auto drop = hn::RebindMask(df, hn::Lt(bits, hn::Set(di, dropped)));
+          VF v = hn::Mul(load_part(row(x, t) + d + i, n), set(factor));
+          v = hn::IfThenZeroElse(drop, v);
+          float* to = out_row(y, t) + d + i;
+          store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
         }
       }
     }
