@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for wick, made by: wick completions bash
+_wick() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} flags=
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "train generate chat eval merge data plan tokenize template devices --help --version" -- "$cur"))
+    return
+  fi
+  case "${COMP_WORDS[1]}" in
+    train)
+      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --max-seq-length) COMPREPLY=(); return ;;
+        --prompt-feature) COMPREPLY=(); return ;;
+        --completion-feature) COMPREPLY=(); return ;;
+        --text-feature) COMPREPLY=(); return ;;
+        --chat-feature) COMPREPLY=(); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --fine-tune-type) COMPREPLY=($(compgen -W "lora full" -- "$cur")); return ;;
+        --rank|--lora-rank) COMPREPLY=(); return ;;
+        --alpha|--lora-alpha) COMPREPLY=(); return ;;
+        --scale) COMPREPLY=(); return ;;
+        --lora-dropout) COMPREPLY=(); return ;;
+        --targets) COMPREPLY=(); return ;;
+        --num-layers) COMPREPLY=(); return ;;
+        --init-adapter|--resume-adapter-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --batch-size) COMPREPLY=(); return ;;
+        --grad-accumulation-steps) COMPREPLY=(); return ;;
+        --epochs) COMPREPLY=(); return ;;
+        --iters) COMPREPLY=(); return ;;
+        --memory) COMPREPLY=(); return ;;
+        --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
+        --learning-rate) COMPREPLY=(); return ;;
+        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
+        --warmup) COMPREPLY=(); return ;;
+        --warmup-init) COMPREPLY=(); return ;;
+        --lr-end) COMPREPLY=(); return ;;
+        --lr-decay-steps) COMPREPLY=(); return ;;
+        --weight-decay) COMPREPLY=(); return ;;
+        --grad-clip) COMPREPLY=(); return ;;
+        --beta1) COMPREPLY=(); return ;;
+        --beta2) COMPREPLY=(); return ;;
+        --eps) COMPREPLY=(); return ;;
+        --steps-per-report) COMPREPLY=(); return ;;
+        --steps-per-eval) COMPREPLY=(); return ;;
+        --val-batches) COMPREPLY=(); return ;;
+        --save-every) COMPREPLY=(); return ;;
+        --test-batches) COMPREPLY=(); return ;;
+        --sample-prompt) COMPREPLY=(); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    generate)
+      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        -p|--prompt) COMPREPLY=(); return ;;
+        --prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --prefill-response) COMPREPLY=(); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        -m|--max-tokens) COMPREPLY=(); return ;;
+        --temp|--temperature) COMPREPLY=(); return ;;
+        --top-k) COMPREPLY=(); return ;;
+        --top-p) COMPREPLY=(); return ;;
+        --min-p) COMPREPLY=(); return ;;
+        --xtc-probability) COMPREPLY=(); return ;;
+        --xtc-threshold) COMPREPLY=(); return ;;
+        --min-tokens-to-keep) COMPREPLY=(); return ;;
+        --repetition-penalty) COMPREPLY=(); return ;;
+        --presence-penalty) COMPREPLY=(); return ;;
+        --frequency-penalty) COMPREPLY=(); return ;;
+        --repetition-context) COMPREPLY=(); return ;;
+        --presence-context) COMPREPLY=(); return ;;
+        --frequency-context) COMPREPLY=(); return ;;
+        --logit-bias) COMPREPLY=(); return ;;
+        --stop) COMPREPLY=(); return ;;
+        --extra-eos-token) COMPREPLY=(); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    chat)
+      flags="-h --help --version -c --config --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        -m|--max-tokens) COMPREPLY=(); return ;;
+        --temp|--temperature) COMPREPLY=(); return ;;
+        --top-k) COMPREPLY=(); return ;;
+        --top-p) COMPREPLY=(); return ;;
+        --min-p) COMPREPLY=(); return ;;
+        --xtc-probability) COMPREPLY=(); return ;;
+        --xtc-threshold) COMPREPLY=(); return ;;
+        --min-tokens-to-keep) COMPREPLY=(); return ;;
+        --repetition-penalty) COMPREPLY=(); return ;;
+        --presence-penalty) COMPREPLY=(); return ;;
+        --frequency-penalty) COMPREPLY=(); return ;;
+        --repetition-context) COMPREPLY=(); return ;;
+        --presence-context) COMPREPLY=(); return ;;
+        --frequency-context) COMPREPLY=(); return ;;
+        --logit-bias) COMPREPLY=(); return ;;
+        --stop) COMPREPLY=(); return ;;
+        --extra-eos-token) COMPREPLY=(); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    eval)
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --seed --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --max-seq-length) COMPREPLY=(); return ;;
+        --prompt-feature) COMPREPLY=(); return ;;
+        --completion-feature) COMPREPLY=(); return ;;
+        --text-feature) COMPREPLY=(); return ;;
+        --chat-feature) COMPREPLY=(); return ;;
+        --split) COMPREPLY=($(compgen -W "train valid test" -- "$cur")); return ;;
+        --max-rows) COMPREPLY=(); return ;;
+        --batch-size) COMPREPLY=(); return ;;
+        -m|--max-tokens) COMPREPLY=(); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    merge)
+      flags="-h --help --version -c --config --model --adapter-path --save-path --save-dtype --reversible --unmerge --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    data)
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --row --color --model --system-prompt --chat-template-config --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --max-seq-length) COMPREPLY=(); return ;;
+        --prompt-feature) COMPREPLY=(); return ;;
+        --completion-feature) COMPREPLY=(); return ;;
+        --text-feature) COMPREPLY=(); return ;;
+        --chat-feature) COMPREPLY=(); return ;;
+        --split) COMPREPLY=($(compgen -W "train valid test" -- "$cur")); return ;;
+        --row) COMPREPLY=(); return ;;
+        --color) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+      esac ;;
+    plan)
+      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --max-seq-length) COMPREPLY=(); return ;;
+        --prompt-feature) COMPREPLY=(); return ;;
+        --completion-feature) COMPREPLY=(); return ;;
+        --text-feature) COMPREPLY=(); return ;;
+        --chat-feature) COMPREPLY=(); return ;;
+        --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --fine-tune-type) COMPREPLY=($(compgen -W "lora full" -- "$cur")); return ;;
+        --rank|--lora-rank) COMPREPLY=(); return ;;
+        --alpha|--lora-alpha) COMPREPLY=(); return ;;
+        --scale) COMPREPLY=(); return ;;
+        --lora-dropout) COMPREPLY=(); return ;;
+        --targets) COMPREPLY=(); return ;;
+        --num-layers) COMPREPLY=(); return ;;
+        --init-adapter|--resume-adapter-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --batch-size) COMPREPLY=(); return ;;
+        --grad-accumulation-steps) COMPREPLY=(); return ;;
+        --epochs) COMPREPLY=(); return ;;
+        --iters) COMPREPLY=(); return ;;
+        --memory) COMPREPLY=(); return ;;
+        --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
+        --learning-rate) COMPREPLY=(); return ;;
+        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
+        --warmup) COMPREPLY=(); return ;;
+        --warmup-init) COMPREPLY=(); return ;;
+        --lr-end) COMPREPLY=(); return ;;
+        --lr-decay-steps) COMPREPLY=(); return ;;
+        --weight-decay) COMPREPLY=(); return ;;
+        --grad-clip) COMPREPLY=(); return ;;
+        --beta1) COMPREPLY=(); return ;;
+        --beta2) COMPREPLY=(); return ;;
+        --eps) COMPREPLY=(); return ;;
+        --steps-per-report) COMPREPLY=(); return ;;
+        --steps-per-eval) COMPREPLY=(); return ;;
+        --val-batches) COMPREPLY=(); return ;;
+        --save-every) COMPREPLY=(); return ;;
+        --test-batches) COMPREPLY=(); return ;;
+        --sample-prompt) COMPREPLY=(); return ;;
+        --system-prompt) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    tokenize)
+      flags="-h --help --version -c --config --text --special --no-special --decode --model --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --text) COMPREPLY=(); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+      esac ;;
+    template)
+      flags="-h --help --version -c --config --messages --template --add-generation-prompt --tools --bos --eos --date --chat-template-config --model --json"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --messages) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --template) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --tools) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --bos) COMPREPLY=(); return ;;
+        --eos) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
+        --chat-template-config) COMPREPLY=(); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+      esac ;;
+    devices)
+      flags="-h --help --version -c --config --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+      esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$flags" -- "$cur"))
+}
+complete -o filenames -F _wick wick

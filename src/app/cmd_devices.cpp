@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/format.h"
+#include "app/options.h"
+#include "app/terminal.h"
+#include "app/verbs.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+int run(const OutputFlags& flags) {
+  Output out(flags.json, flags.quiet);
+  for (const DeviceReport& d : Engine::devices()) {
+    out.event({{"name", d.name},
+               {"available", d.available},
+               {"description", d.description},
+               {"isa", d.isa},
+               {"isas", d.isas},
+               {"threads", d.threads},
+               {"peak_gflops", d.peak_gflops},
+               {"memory_bytes", d.memory_bytes},
+               {"why_not", d.why_not}});
+    if (out.json()) continue;
+    auto row = [&](const char* name, const std::string& value) {
+      if (!value.empty()) out.result(cat("  ", name, value));
+    };
+    out.result(cat(d.name, d.available ? "" : "   not available"));
+    row("hardware      ", d.description);
+    std::string takes = d.isas.empty() ? "" : cat(" (--cpu-isa takes ", joined(d.isas), ")");
+    row("instructions  ", d.isa.empty() ? "" : d.isa + takes);
+    row("threads       ", d.threads > 0 ? std::to_string(d.threads) : "");
+    row("peak          ",
+        d.peak_gflops > 0 ? fixed(d.peak_gflops, 0) + " GFLOP/s in f32, measured" : "");
+    row("memory        ", d.memory_bytes > 0 ? format_bytes(d.memory_bytes) : "");
+    row("why           ", d.why_not);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_devices(Args& args) {
+  auto flags = std::make_shared<OutputFlags>();
+  args.summary = "what this machine offers, and why something is missing";
+  args.json =
+      "One object per device: name, available, description, isa, isas, threads, peak_gflops, "
+      "memory_bytes, why_not.";
+  args.examples = {{"wick devices", "names for --device and --cpu-isa"}};
+  add_output_flags(args, *flags);
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace wick

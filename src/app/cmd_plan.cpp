@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/format.h"
+#include "app/terminal.h"
+#include "app/train_flags.h"
+#include "app/train_view.h"
+#include "app/verbs.h"
+
+namespace wick {
+
+namespace {
+
+struct Flags {
+  TrainFlags train;
+  OutputFlags output;
+  bool print = false;
+};
+
+int run(const Args& args, const Flags& flags) {
+  Output out(flags.output.json, flags.output.quiet);
+  TrainOptions options = flags.train.checked(args);
+  Engine engine(flags.train.device.options());
+  Model model = Model::load(engine, flags.train.model_options());
+  Trainer trainer(model, options);
+  const Forecast& forecast = trainer.forecast();
+  Json event = forecast_json(forecast);
+  if (flags.print) event["plan"] = trainer.plan();
+  out.event(event);
+  if (out.json()) return kDone;
+  out.say("model   " + describe_model(model.info()));
+  std::string table = forecast_table(forecast);
+  table.pop_back();
+  out.result(table);
+  if (flags.print) {
+    out.result();
+    out.result(trainer.plan());
+  }
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_plan(Args& args) {
+  auto flags = std::make_shared<Flags>();
+  args.summary = "memory, to the byte, and time of a training run, before it runs";
+  args.details = "Takes the flags of wick train. No weight is read and nothing is written.";
+  args.json = "One object, as the forecast of wick train; with --print also plan.";
+  args.examples = {
+      {"wick plan --model Qwen2.5-0.5B --data data --rank 16", "what would this run take?"},
+      {"wick plan --data data --memory 200MB", "and if it had to fit into 200 MB?"},
+      {"wick plan --data data --print", "every step of the recorded plan"},
+  };
+  args.group("Plan");
+  args.flag("--print", flags->print, "Print the plan of one batch, step by step.");
+  add_train_flags(args, flags->train);
+  add_output_flags(args, flags->output);
+  return [flags, &args] { return run(args, *flags); };
+}
+
+}  // namespace wick

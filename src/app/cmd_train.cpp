@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/format.h"
+#include "app/signals.h"
+#include "app/train_flags.h"
+#include "app/train_view.h"
+#include "app/verbs.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+struct Flags {
+  TrainFlags train;
+  OutputFlags output;
+};
+
+// The command of this run, to go on with it.
+std::string resume_command(const Args& args) {
+  std::string line = "wick train";
+  for (const auto& word : args.words())
+    if (word != "--resume") line += " " + shell_quote(word);
+  return line + " --resume";
+}
+
+// "--model M" where one was given, with a blank before it.
+std::string model_words(const TrainFlags& flags) {
+  return flags.model.model.empty() ? "" : " --model " + shell_quote(flags.model.model);
+}
+
+void test_after(Model& model, const TrainFlags& flags, const TrainOptions& options, Output& out) {
+  Dataset data = Dataset::load(model, options.data, "test", options.dataset);
+  EvalOptions eval;
+  eval.exact_match = false;
+  eval.system_prompt = options.dataset.system_prompt;
+  if (flags.test_batches >= 0) eval.max_rows = flags.test_batches * options.batch_size;
+  EvalResult result = evaluate(model, data, eval);
+  out.event({{"event", "test"},
+             {"loss", result.loss},
+             {"perplexity", result.perplexity},
+             {"rows", result.rows},
+             {"tokens", result.tokens}});
+  out.result(cat("test    loss ", fixed(result.loss, 4), ", perplexity ",
+                 general(result.perplexity, 5), " on ", plural(result.rows, "row")));
+}
+
+int run(const Args& args, const Flags& flags) {
+  Output out(flags.output.json, flags.output.quiet);
+  TrainOptions options = flags.train.checked(args);
+  if (flags.train.test && !Dataset::has_split(options.data, "test"))
+    fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
+  Engine engine(flags.train.device.options());
+  Model model = Model::load(engine, flags.train.model_options());
+  out.say("model   " + describe_model(model.info()));
+  Trainer trainer(model, options);
+
+  StopSignal stop;
+  TrainView view(out);
+  TrainResult result = trainer.run({
+      .on_forecast = [&](const Forecast& forecast) { view.forecast(forecast); },
+      .on_step = [&](const StepReport& report) { view.step(report); },
+      .on_progress = [&](const StepReport& report) { view.progress(report); },
+      .on_eval = [&](const EvalReport& report) { view.eval(report); },
+      .on_save = [&](const SaveReport& report) { view.saved(report); },
+      .on_message = [&](const std::string& line) { view.message(line); },
+      .should_stop = [&] { return stop.asked(); },
+  });
+  view.finish(result);
+
+  bool full = options.fine_tune_type == "full";
+  out.say(cat(full ? "model   " : "adapter ", result.adapter_path));
+  if (!result.report_path.empty()) out.say("report  " + result.report_path);
+  if (result.interrupted) {
+    out.result("stopped and saved after update " + std::to_string(result.steps) + "; go on with");
+    out.result("  " + resume_command(args));
+    return kInterrupted;
+  }
+  if (flags.train.test) test_after(model, flags.train, options, out);
+  std::string prompt = result.samples.empty() ? "…" : visible(result.samples[0].prompt);
+  if (prompt.size() > 80) prompt = "…";
+  std::string path = shell_quote(result.adapter_path);
+  out.say();
+  out.say("try it");
+  out.say(cat("  wick generate",
+              full ? " --model " + path : model_words(flags.train) + " --adapter-path " + path,
+              " --prompt ", shell_quote(prompt)));
+  return kDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_train(Args& args) {
+  auto flags = std::make_shared<Flags>();
+  args.summary = "fine-tune a model on your data";
+  args.details =
+      "Reads train.jsonl (and valid.jsonl, held out) from --data, shows what the run will take, "
+      "trains an adapter, and writes it with report.html to --adapter-path in the format of PEFT. "
+      "Ctrl-C saves and says how to go on.";
+  args.json =
+      "One object per event. forecast: peak_bytes, step_ms, weights, params, gradients, "
+      "moments, feeds, arena, tokens_per_step, targets_per_step, recompute, gflop, updates, "
+      "total_seconds, disk_bytes. step: step, steps, epoch, loss, learning_rate, grad_norm, "
+      "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "
+      "seconds, seconds_left. eval: step, loss, perplexity, tokens, rows, best. saved: step, "
+      "path. done: steps, interrupted, first_loss, final_loss, first_valid_loss, valid_loss, "
+      "tokens, seconds, peak_bytes, adapter_path, report_path. test (with --test): loss, "
+      "perplexity, rows, tokens.";
+  args.examples = {
+      {"wick train --data data --adapter-path out",
+       "the small model inside wick, default settings"},
+      {"wick train --model Qwen2.5-0.5B --data data --adapter-path out --rank 16 --epochs 2",
+       "a model of yours"},
+      {"wick train --config lora.yaml --learning-rate 2e-4",
+       "settings of mlx-lm or wick from a file, one of them changed"},
+      {"wick train --data data --adapter-path out --resume", "go on after Ctrl-C"},
+  };
+  add_train_flags(args, flags->train);
+  add_output_flags(args, flags->output);
+  return [flags, &args] { return run(args, *flags); };
+}
+
+}  // namespace wick

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+
+#include "app/format.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+constexpr FloatRange kShare{.min = 0.0, .max = 1.0};
+constexpr FloatRange kNotNegative{.min = 0.0};
+
+}  // namespace
+
+void add_output_flags(Args& args, OutputFlags& flags) {
+  args.group("General");
+  args.flag("--json", flags.json,
+            "One JSON object per line on standard output; people's text goes to standard error.");
+  args.flag("--quiet,-q", flags.quiet, "Show results and errors only.");
+}
+
+EngineOptions DeviceFlags::options() const {
+  return {.device = device, .threads = static_cast<int>(threads), .cpu_isa = cpu_isa};
+}
+
+void add_device_flags(Args& args, DeviceFlags& flags) {
+  args.group("Device");
+  args.text("--device", flags.device, "NAME", "auto, cpu or ref; see wick devices.");
+  args.integer("--threads", flags.threads, "N", "Threads of the CPU; results do not depend on it.",
+               {.min = 0, .max = 4096})
+      .shown("all this process may use");
+  args.text("--cpu-isa", flags.cpu_isa, "NAME", "Instruction set of the CPU; see wick devices.")
+      .shown("the best there is");
+}
+
+ModelOptions ModelFlags::options() const {
+  return {.model = model,
+          .adapter_path = adapter_path,
+          .dtype = dtype,
+          .seed = static_cast<uint64_t>(seed)};
+}
+
+void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter) {
+  args.group("Model");
+  args.text("--model", flags.model, "FOLDER",
+            "A model in Hugging Face layout (config.json, safetensors, tokenizer.json).")
+      .shown("the small model inside wick")
+      .path();
+  if (reads_adapter)
+    args.text("--adapter-path", flags.adapter_path, "FOLDER",
+              "An adapter to attach: a folder that wick train or PEFT wrote.")
+        .path();
+  args.text("--dtype", flags.dtype, "TYPE", "Type that is computed in: auto, f32, bf16 or f16.")
+      .one_of({"auto", "f32", "bf16", "f16"});
+  args.integer("--seed", flags.seed, "N", "Seed of every random choice.", {.min = 0});
+  args.refuse("--trust-remote-code", OptionKind::kFlag,
+              "it runs no code from model folders; llama, mistral, qwen2 and qwen3 are built in");
+  args.refuse("--quantize", OptionKind::kText,
+              "this version computes with the weights as they are; leave the flag out");
+}
+
+void add_sampling_flags(Args& args, SamplingFlags& flags) {
+  GenerateOptions& o = flags.options;
+  args.group("Sampling");
+  args.integer("--max-tokens,-m", o.max_tokens, "N", "Longest answer, in tokens.", {.min = 1});
+  args.number("--temp,--temperature", o.temperature, "X",
+              "Temperature; 0 always takes the likeliest token.", kNotNegative);
+  args.integer("--top-k", o.top_k, "N", "Keep the N likeliest tokens; 0 keeps all.", {.min = 0});
+  args.number("--top-p", o.top_p, "X", "Keep the likeliest tokens that together reach X.", kShare);
+  args.number("--min-p", o.min_p, "X", "Drop tokens below X times the likeliest one.", kShare);
+  args.number("--xtc-probability", o.xtc_probability, "X",
+              "How often XTC leaves out all but the least likely token above its threshold.",
+              kShare);
+  args.number("--xtc-threshold", o.xtc_threshold, "X", "The threshold of XTC.",
+              {.min = 0.0, .max = 0.5});
+  args.integer("--min-tokens-to-keep", o.min_tokens_to_keep, "N", "Filters keep at least N tokens.",
+               {.min = 1});
+  args.number("--repetition-penalty", o.repetition_penalty, "X",
+              "Divides the logits of recent tokens; 1 is off.", {.min = 1e-3, .max = 100.0});
+  args.number("--presence-penalty", o.presence_penalty, "X",
+              "Subtracted once from the logits of recent tokens.");
+  args.number("--frequency-penalty", o.frequency_penalty, "X",
+              "Subtracted from the logits of recent tokens for each time they occurred.");
+  args.integer("--repetition-context", o.repetition_context, "N",
+               "How many tokens back the repetition penalty looks.", {.min = 0});
+  args.integer("--presence-context", o.presence_context, "N", "The same for presence.", {.min = 0});
+  args.integer("--frequency-context", o.frequency_context, "N", "The same for frequency.",
+               {.min = 0});
+  args.repeat("--logit-bias", flags.logit_bias, "ID=X",
+              "Added to the logit of token ID; may be repeated.");
+  args.repeat("--stop", o.stop, "TEXT", "End the answer before this text; may be repeated.");
+  args.repeat("--extra-eos-token", o.extra_eos_tokens, "TOKEN",
+              "Further tokens that end an answer.")
+      .takes_all();
+  args.flag("--ignore-eos", o.ignore_eos, "Go on after the end-of-text token.");
+}
+
+GenerateOptions SamplingFlags::checked(int64_t seed) const {
+  GenerateOptions result = options;
+  result.seed = static_cast<uint64_t>(seed);
+  for (const auto& text : logit_bias) {
+    size_t equals = text.find('=');
+    int32_t id = 0;
+    double value = 0;
+    const char* end = text.data() + text.size();
+    bool good = equals != std::string::npos;
+    if (good) {
+      auto [id_end, id_error] = std::from_chars(text.data(), text.data() + equals, id);
+      auto [value_end, value_error] = std::from_chars(text.data() + equals + 1, end, value);
+      good = id_error == std::errc() && id_end == text.data() + equals && id >= 0 &&
+             value_error == std::errc() && value_end == end && std::isfinite(value);
+    }
+    if (!good)
+      throw UsageError(cat("--logit-bias got \"", text, "\", wanted ID=X, such as 42=-5.5"));
+    result.logit_bias[id] = value;
+  }
+  return result;
+}
+
+void add_chat_flags(Args& args, ChatFlags& flags) {
+  args.group("Conversation");
+  args.text("--system-prompt", flags.system_prompt, "TEXT",
+            "The system message of conversations that have none.");
+  args.object("--chat-template-config", flags.chat_template_config, "JSON",
+              "Further variables of the chat template, such as '{\"enable_thinking\": false}'.");
+}
+
+void add_data_flags(Args& args, DataFlags& flags) {
+  args.group("Data");
+  args.text("--data", flags.data, "PATH",
+            "A folder with train.jsonl, valid.jsonl and test.jsonl, or one such file. Rows are "
+            "{\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}.")
+      .path();
+  args.integer("--max-seq-length", flags.options.max_seq_length, "N",
+               "Longer rows are cut to N tokens, counted and named.", {.min = 1});
+  args.flag("--mask-prompt", flags.options.mask_prompt,
+            "Loss on assistant turns and completions only; --no-mask-prompt for every token.");
+  args.text("--prompt-feature", flags.options.prompt_feature, "KEY", "Where rows keep the prompt.");
+  args.text("--completion-feature", flags.options.completion_feature, "KEY",
+            "Where rows keep the completion.");
+  args.text("--text-feature", flags.options.text_feature, "KEY", "Where rows keep the text.");
+  args.text("--chat-feature", flags.options.chat_feature, "KEY", "Where rows keep the messages.");
+}
+
+void check_data_path(const Args& args, const std::string& data) {
+  args.require({"data"});
+  std::error_code ignored;
+  if (std::filesystem::exists(data, ignored)) return;
+  bool hub_name = std::count(data.begin(), data.end(), '/') == 1 && data.front() != '/' &&
+                  data.back() != '/' && data.front() != '.' && !data.ends_with(".jsonl");
+  throw Error(ErrorCode::kNotFound,
+              cat("--data ", data, ": there is no such file or folder",
+                  hub_name ? "; data sets of the hub are not downloaded by name: fetch their JSON "
+                             "lines and give the folder"
+                           : ""));
+}
+
+std::string describe_model(const ModelInfo& info) {
+  std::string text = info.path.empty() ? "the model inside wick" : info.path;
+  text += cat(" (", info.model_type, ", ", format_count(info.parameters), " weights in ",
+              info.weight_dtype, ", ", plural(info.layers, "layer"), ", context ",
+              format_count(info.context), ")");
+  return text;
+}
+
+}  // namespace wick

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags that several verbs share, declared once so that each means the same everywhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/args.h"
+#include "wick/wick.h"
+
+namespace wick {
+
+struct OutputFlags {
+  bool json = false, quiet = false;
+};
+void add_output_flags(Args& args, OutputFlags& flags);
+
+struct DeviceFlags {
+  std::string device = "auto", cpu_isa;
+  int64_t threads = 0;
+
+  EngineOptions options() const;
+};
+void add_device_flags(Args& args, DeviceFlags& flags);
+
+struct ModelFlags {
+  std::string model, adapter_path, dtype = "auto";
+  int64_t seed = 0;
+
+  ModelOptions options() const;
+};
+// `reads_adapter`: --adapter-path is an adapter to attach (train and plan declare their own).
+void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter);
+
+struct SamplingFlags {
+  GenerateOptions options;
+  std::vector<std::string> logit_bias;
+
+  // The options with logit_bias and the seed. Throws: UsageError.
+  GenerateOptions checked(int64_t seed) const;
+};
+void add_sampling_flags(Args& args, SamplingFlags& flags);
+
+struct ChatFlags {
+  std::string system_prompt, chat_template_config;
+};
+void add_chat_flags(Args& args, ChatFlags& flags);
+
+struct DataFlags {
+  std::string data;
+  DatasetOptions options;
+};
+void add_data_flags(Args& args, DataFlags& flags);
+// Throws: UsageError without --data, or where it names a data set of the hub and no path.
+void check_data_path(const Args& args, const std::string& data);
+
+// "the built-in model" or its path, with its family and size, for people.
+std::string describe_model(const ModelInfo& info);
+
+}  // namespace wick

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts from JSON lines.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/json.h"
+
+namespace wick {
+
+struct Prompt {
+  enum class Kind { kPrompt, kMessages, kText };
+  Kind kind = Kind::kPrompt;
+  std::string text;
+  Json messages;      // of kMessages
+  std::string where;  // "file:line"
+};
+
+// Rows {"prompt": …}, {"messages": […]} or {"text": …}; other members are ignored, an assistant
+// message at the end is left out (it is the answer). Throws: kNotFound, kIo; kCorruptFile as
+// "file:line: what", also for a file without rows.
+std::vector<Prompt> read_prompts(const std::string& path);
+
+}  // namespace wick

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C and SIGTERM as a question that work asks between its steps. A second signal that arrives
+// before the first was taken ends the process at once.
+#pragma once
+
+namespace wick {
+
+// While one is alive, SIGINT (and SIGTERM where `terminate`) only sets a mark. One at a time.
+class StopSignal {
+ public:
+  explicit StopSignal(bool terminate = true);
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  bool asked() const;
+  void clear();
+};
+
+}  // namespace wick

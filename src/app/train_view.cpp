@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/train_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/format.h"
+#include "app/plot.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+constexpr size_t kSamplesShown = 3;
+
+std::string shortened(const std::string& text, size_t columns) {
+  std::string out;
+  size_t used = 0;
+  for (char c : visible(text)) {
+    bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (starts && used == columns) return out + "…";
+    used += starts;
+    out += c;
+  }
+  return out;
+}
+
+std::string padded_right(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+std::string step_line(const StepReport& r, bool aligned) {
+  std::string total = std::to_string(r.steps), step = std::to_string(r.step);
+  if (aligned && step.size() < total.size()) step.insert(0, total.size() - step.size(), ' ');
+  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4), "  lr ",
+                         general(r.learning_rate, 3), "  ",
+                         format_count(std::llround(r.tokens_per_second)), " tokens/s");
+  if (r.utilisation > 0) line += "  " + percent(r.utilisation, 0) + " of peak";
+  line += "  " + format_bytes(r.peak_bytes);
+  if (r.forecast_bytes > 0) line += " of " + format_bytes(r.forecast_bytes);
+  return line + "  " + format_seconds(r.seconds_left) + " left";
+}
+
+}  // namespace
+
+Json forecast_json(const Forecast& f) {
+  return {{"event", "forecast"},
+          {"peak_bytes", f.peak_bytes},
+          {"step_ms", f.step_ms},
+          {"weights", f.weights},
+          {"params", f.params},
+          {"gradients", f.gradients},
+          {"moments", f.moments},
+          {"feeds", f.feeds},
+          {"arena", f.arena},
+          {"tokens_per_step", f.tokens_per_step},
+          {"targets_per_step", f.targets_per_step},
+          {"recompute", f.recompute},
+          {"gflop", f.gflop},
+          {"updates", f.updates},
+          {"total_seconds", f.total_seconds},
+          {"disk_bytes", f.disk_bytes}};
+}
+
+std::string forecast_table(const Forecast& f) {
+  std::string text;
+  auto row = [&](const char* name, int64_t bytes, const std::string& note = {}) {
+    std::string count = format_count(bytes) + " B";
+    count.insert(0, 20 - std::min<size_t>(20, count.size()), ' ');
+    std::string human = format_bytes(bytes);
+    human.insert(0, 10 - std::min<size_t>(10, human.size()), ' ');
+    std::string line = "  " + padded_right(name, 18) + count + human;
+    text += line + (note.empty() ? "" : "   " + note) + "\n";
+  };
+  row("weights", f.weights);
+  row("trained numbers", f.params);
+  row("gradients", f.gradients);
+  row("optimizer", f.moments);
+  row("inputs", f.feeds);
+  row("activations", f.arena, f.recompute ? "recomputed in the backward pass" : "");
+  row("peak memory", f.peak_bytes);
+  auto say = [&](const char* name, const std::string& what) {
+    text += "  " + padded_right(name, 18) + what + "\n";
+  };
+  std::string update =
+      cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per batch");
+  say("one update", f.step_ms > 0 ? "about " + format_ms(f.step_ms) + ", " + update : update);
+  say("the run",
+      plural(f.updates, "update") +
+          (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
+  say("on disk", format_bytes(f.disk_bytes));
+  return text;
+}
+
+void TrainView::forecast(const Forecast& forecast) {
+  out_.event(forecast_json(forecast));
+  std::string table = forecast_table(forecast);
+  table.pop_back();
+  out_.say("forecast");
+  out_.say(table);
+  out_.say();
+}
+
+void TrainView::progress(const StepReport& report) { out_.live(step_line(report, false)); }
+
+void TrainView::step(const StepReport& r) {
+  out_.event({{"event", "step"},
+              {"step", r.step},
+              {"steps", r.steps},
+              {"epoch", r.epoch},
+              {"loss", r.loss},
+              {"learning_rate", r.learning_rate},
+              {"grad_norm", r.grad_norm},
+              {"tokens", r.tokens},
+              {"trained_tokens", r.trained_tokens},
+              {"tokens_per_second", r.tokens_per_second},
+              {"utilisation", r.utilisation},
+              {"peak_bytes", r.peak_bytes},
+              {"forecast_bytes", r.forecast_bytes},
+              {"seconds", r.seconds},
+              {"seconds_left", r.seconds_left}});
+  if (out_.live())
+    progress(r);
+  else
+    out_.say(step_line(r, true));
+}
+
+void TrainView::eval(const EvalReport& r) {
+  out_.event({{"event", "eval"},
+              {"step", r.step},
+              {"loss", r.loss},
+              {"perplexity", r.perplexity},
+              {"tokens", r.tokens},
+              {"rows", r.rows},
+              {"best", r.best}});
+  std::string change;
+  if (last_eval_ > 0)
+    change = r.best ? ", the best so far" : r.loss > last_eval_ ? ", higher than before" : "";
+  out_.say(cat("step ", r.step, "  held-out loss ", fixed(r.loss, 4), ", perplexity ",
+               general(r.perplexity, 5), change));
+  last_eval_ = r.loss;
+}
+
+void TrainView::saved(const SaveReport& r) {
+  out_.event({{"event", "saved"}, {"step", r.step}, {"path", r.path}});
+  if (!out_.live()) out_.say(cat("step ", r.step, "  saved in ", r.path));
+}
+
+void TrainView::message(const std::string& line) { out_.say(line); }
+
+void TrainView::finish(const TrainResult& r) {
+  out_.end_live();
+  out_.event({{"event", "done"},
+              {"steps", r.steps},
+              {"interrupted", r.interrupted},
+              {"first_loss", r.first_loss},
+              {"final_loss", r.final_loss},
+              {"first_valid_loss", r.first_valid_loss},
+              {"valid_loss", r.valid_loss},
+              {"tokens", r.tokens},
+              {"seconds", r.seconds},
+              {"peak_bytes", r.peak_bytes},
+              {"adapter_path", r.adapter_path},
+              {"report_path", r.report_path}});
+  if (out_.quiet()) return;
+  if (r.history.size() + r.evals.size() >= 3) {
+    Curve train{.points = {}, .name = "loss in training"}, held{.points = {}, .name = "held out"};
+    for (const auto& step : r.history)
+      train.points.emplace_back(static_cast<double>(step.step), step.loss);
+    for (const auto& eval : r.evals)
+      held.points.emplace_back(static_cast<double>(eval.step), eval.loss);
+    PlotStyle style{.columns = std::min(terminal_columns() - 2, 76),
+                    .rows = 12,
+                    .color = uses_color("auto", out_.people()),
+                    .utf8 = uses_utf8()};
+    std::string picture = plot_curves(train, held, "updates", style);
+    if (!picture.empty()) {
+      picture.pop_back();
+      out_.say();
+      out_.say(picture);
+    }
+  }
+  for (size_t i = 0; i < std::min(r.samples.size(), kSamplesShown); ++i) {
+    const TrainSample& sample = r.samples[i];
+    size_t room = static_cast<size_t>(std::clamp(terminal_columns() - 12, 40, 100));
+    out_.say();
+    out_.say("  prompt  " + shortened(sample.prompt, room));
+    out_.say("  before  " + shortened(sample.before, room));
+    out_.say("  after   " + shortened(sample.after, room));
+  }
+  out_.say();
+  std::string line = cat(plural(r.steps, "update"), " and ", plural(r.tokens, "token"), " in ",
+                         format_seconds(r.seconds), "; loss ", fixed(r.first_loss, 4), " → ",
+                         fixed(r.final_loss, 4));
+  if (r.first_valid_loss > 0 || r.valid_loss > 0)
+    line += cat(", held out ", fixed(r.first_valid_loss, 4), " → ", fixed(r.valid_loss, 4));
+  out_.say(line + "; peak memory " + format_bytes(r.peak_bytes));
+}
+
+}  // namespace wick

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// tokenize, template, data and devices.
+#include <gtest/gtest.h>
+
+#include "cli/cli.h"
+
+namespace wick::test {
+namespace {
+
+class Text : public testing::Test {
+ protected:
+  void SetUp() override { write_tiny_model(model_); }
+  TempFolder folder_;
+  std::string model_ = folder_.path("model");
+};
+
+TEST_F(Text, TokenizeGivesIdsAndPieces) {
+  CliResult r = wick({"tokenize", "--model", model_}, "Hi</s>");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out, "256 72 105 257\n");
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--text", "Hi", "--no-special"}).out, "72 105\n");
+  CliResult json = wick({"tokenize", "--model", model_, "--json", "--no-special"}, "a b");
+  ASSERT_EQ(json.lines().size(), 1u);
+  EXPECT_EQ(json.lines()[0]["ids"], Json({97, 32, 98}));
+  EXPECT_EQ(json.lines()[0]["pieces"], Json({"a", "Ġ", "b"}));
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--no-special", "--text", ""}).out, "\n");
+}
+
+TEST_F(Text, TokenizeRoundTrip) {
+  const std::string text = "Grüße, 世界! 🕯️\n\ttab\\n <|user|> end ";
+  CliResult ids = wick({"tokenize", "--model", model_, "--no-special"}, text);
+  EXPECT_EQ(ids.code, 0);
+  CliResult back = wick({"tokenize", "--model", model_, "--decode"}, ids.out);
+  EXPECT_EQ(back.code, 0);
+  EXPECT_EQ(back.out, text);
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--decode", "72", "105"}).out, "Hi");
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--decode", "--no-special", "[256, 72]"}).out,
+            "H");
+  CliResult far = wick({"tokenize", "--model", model_, "--decode", "999"});
+  EXPECT_EQ(far.code, 1);
+  EXPECT_NE(far.err.find("999"), std::string::npos);
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--decode", "seven"}).code, 1);
+}
+
+TEST_F(Text, TemplateByItself) {
+  std::string source = folder_.write(
+      "t.jinja",
+      "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}{{ eos_token }}\n"
+      "{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{{ strftime_now('%d %b %Y') }}"
+      "{% if add_generation_prompt %}>{% endif %}{{ mood }}");
+  std::string messages = folder_.write(
+      "m.json", R"([{"role": "user", "content": " hé "}, {"role": "assistant", "content": "x"}])");
+  std::string tools = folder_.write("tools.json", R"([{"name": "f", "b": [1, 2.5]}])");
+  CliResult r = wick({"template", "--template", source, "--messages", messages, "--bos", "<s>",
+                      "--eos", "</s>", "--date", "2026-01-02", "--add-generation-prompt", "--tools",
+                      tools, "--chat-template-config", R"({"mood": "glad"})"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.out,
+            "<s>[user] hé</s>\n[assistant] x</s>\n"
+            "[{\"name\": \"f\", \"b\": [1, 2.5]}]02 Jan 2026>glad");
+  EXPECT_EQ(r.err, "");
+  CliResult piped =
+      wick({"template", "--template", source, "--messages", "-", "--date", "2026-01-02"},
+           "[{\"role\": \"user\", \"content\": \"a\"}]");
+  EXPECT_EQ(piped.out, "[user] a\n02 Jan 2026");
+}
+
+TEST_F(Text, TemplateOfTheModel) {
+  std::string messages = folder_.write(
+      "m.json", R"([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])");
+  CliResult r = wick({"template", "--model", model_, "--messages", messages});
+  EXPECT_EQ(r.out, "<s><|system|>s</s><|user|>u</s>") << r.err;
+  r = wick({"template", "--model", model_, "--messages", messages, "--add-generation-prompt",
+            "--bos", "!"});
+  EXPECT_EQ(r.out, "!<|system|>s</s><|user|>u</s><|assistant|>");
+}
+
+TEST_F(Text, TemplateThatIsWrong) {
+  std::string messages = folder_.write("m.json", R"([{"role": "user", "content": "u"}])");
+  std::string broken = folder_.write("broken.jinja", "a\n{% if %}");
+  CliResult r = wick({"template", "--template", broken, "--messages", messages});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find("broken.jinja"), std::string::npos) << r.err;
+  std::string raising = folder_.write("r.jinja", "{{ raise_exception('roles must alternate') }}");
+  r = wick({"template", "--template", raising, "--messages", messages});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("roles must alternate"), std::string::npos) << r.err;
+  std::string endless = folder_.write("e.jinja", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
+  EXPECT_EQ(wick({"template", "--template", endless, "--messages", messages}).code, 1);
+  std::string not_a_list = folder_.write("n.json", "{\"role\": 1}");
+  r = wick({"template", "--template", raising, "--messages", not_a_list});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("wanted a list of messages"), std::string::npos) << r.err;
+}
+
+TEST_F(Text, DataSummaryAndRow) {
+  std::string data = folder_.path("data");
+  write_tiny_data(data);
+  CliResult r = wick({"data", "--model", model_, "--data", data});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("rows     12"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("no problems found"), std::string::npos) << r.out;
+  Json summary = wick({"data", "--model", model_, "--data", data, "--json"}).event("data");
+  EXPECT_EQ(summary["rows"], 12);
+  EXPECT_EQ(summary["formats"]["chat"], 12);
+  EXPECT_EQ(summary["trained_tokens"], 12 * 3);  // two letters and the stop token
+
+  CliResult row = wick({"data", "--model", model_, "--data", data, "--row", "0", "--quiet"});
+  EXPECT_EQ(row.out, "<s>|<|user|>|s|a|y| |a|</s>|<|assistant|>|[a][a][</s>]\n") << row.err;
+  CliResult color =
+      wick({"data", "--model", model_, "--data", data, "--row", "0", "--color", "always"});
+  EXPECT_NE(color.out.find("\x1b["), std::string::npos);
+  CliResult json = wick({"data", "--model", model_, "--data", data, "--row", "0", "--json"});
+  ASSERT_EQ(json.lines().size(), 1u);
+  EXPECT_EQ(json.lines()[0]["tokens"].size(), 12u);
+  EXPECT_EQ(json.lines()[0]["tokens"][11]["trained"], true);
+  EXPECT_EQ(json.lines()[0]["tokens"][8]["trained"], false);
+  EXPECT_EQ(wick({"data", "--model", model_, "--data", data, "--row", "99"}).code, 2);
+  EXPECT_EQ(wick({"data", "--model", model_, "--data", data, "--row", "-1"}).code, 2);
+}
+
+TEST_F(Text, DataWithProblems) {
+  std::string file = folder_.write("d/train.jsonl",
+                                   "{\"text\": \"a long row of text\"}\n\n{\"text\": \"short\"}\n");
+  Json summary = wick({"data", "--model", model_, "--data", folder_.path("d"), "--max-seq-length",
+                       "8", "--json"})
+                     .event("data");
+  ASSERT_EQ(summary["issues"].size(), 1u) << summary;
+  EXPECT_EQ(summary["issues"][0]["line"], 1);
+  folder_.write("d/train.jsonl", "{\"text\": \"a\"}\n{\"text\": \n");
+  CliResult broken = wick({"data", "--model", model_, "--data", file});
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_NE(broken.err.find("train.jsonl:2"), std::string::npos) << broken.err;
+  folder_.write("d/train.jsonl", "");
+  CliResult empty = wick({"data", "--model", model_, "--data", file});
+  EXPECT_EQ(empty.code, 1);
+  EXPECT_NE(empty.err.find("train.jsonl"), std::string::npos) << empty.err;
+}
+
+TEST(Devices, NamesAtLeastTheCpu) {
+  CliResult r = wick({"devices"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("cpu"), std::string::npos);
+  CliResult json = wick({"devices", "--json"});
+  ASSERT_FALSE(json.lines().empty());
+  for (const Json& device : json.lines()) {
+    EXPECT_TRUE(device["name"].is_string());
+    EXPECT_TRUE(device["available"].get<bool>() || !device["why_not"].get<std::string>().empty());
+  }
+}
+
+TEST_F(Text, ModelsThatAreNotThere) {
+  CliResult r = wick({"tokenize", "--model", folder_.path("none")}, "x");
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(r.err.starts_with("wick tokenize: ")) << r.err;
+  EXPECT_NE(r.err.find("none"), std::string::npos);
+  CliResult device = wick({"generate", "--model", model_, "-p", "x", "--device", "quantum"});
+  EXPECT_EQ(device.code, 1);
+  EXPECT_NE(device.err.find("quantum"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace wick::test
