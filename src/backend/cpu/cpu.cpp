@@ -9,6 +9,8 @@
 #include "backend/host_program.h"
 #include "base/check.h"
 #include "base/threads.h"
+// After rungs.h, which says what Highway compiles.
+#include <hwy/targets.h>
 
 #ifdef __linux__
 #include <unistd.h>
