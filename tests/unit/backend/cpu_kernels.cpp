@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -170,6 +171,10 @@ std::vector<Candidate> cpu_candidates(cpu::Rung rung) {
   return all;
 }
 
+bool same_bits(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
 }  // namespace
 
 Matrix absent() { return {}; }
@@ -230,9 +235,7 @@ void check_call(const std::string& what, const Call& call, double tolerance) {
     for (int threads : {2, 3}) {
       const std::vector<Matrix> again = run_cpu(call, rung, threads);
       for (size_t i = 0; i < got.size(); ++i)
-        ASSERT_EQ(std::memcmp(again[i].values.data(), got[i].values.data(),
-                              got[i].values.size() * sizeof(float)),
-                  0)
+        ASSERT_TRUE(std::ranges::equal(again[i].values, got[i].values, same_bits))
             << where << ", output " << i << ", " << threads << " threads";
     }
   }
