@@ -7,6 +7,16 @@
 
 namespace wick {
 
+namespace {
+
+// Null means none; a file that does not mention it means what transformers takes then.
+int64_t sliding_window(const Json& config, const std::string& where) {
+  if (!config.contains("sliding_window")) return 4096;
+  return get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
+}
+
+}  // namespace
+
 ModelConfig read_llama_config(const Json& config, const std::string& where) {
   ModelConfig c = read_common_config(config, where);
   c.qkv_bias = c.o_bias = get_bool(config, "attention_bias", where, false);
@@ -16,7 +26,8 @@ ModelConfig read_llama_config(const Json& config, const std::string& where) {
 
 ModelConfig read_mistral_config(const Json& config, const std::string& where) {
   ModelConfig c = read_common_config(config, where);
-  int64_t window = get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
+  if (!config.contains("num_key_value_heads")) c.kv_heads = std::min<int64_t>(8, c.heads);
+  int64_t window = sliding_window(config, where);
   std::fill(c.windows.begin(), c.windows.end(), window);
   return c;
 }
@@ -26,8 +37,8 @@ namespace {
 // Qwen: a window only with use_sliding_window, and then by layer_types, or above max_window_layers.
 void read_qwen_windows(const Json& config, const std::string& where, ModelConfig& c) {
   if (!get_bool(config, "use_sliding_window", where, false)) return;
-  int64_t window = get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
-  int64_t first = get_int(config, "max_window_layers", where, 0, {0, 4096});
+  int64_t window = sliding_window(config, where);
+  int64_t first = get_int(config, "max_window_layers", where, 28, {0, 4096});
   const Json* types = find_member(config, "layer_types");
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     bool slides = layer >= first;

@@ -20,12 +20,18 @@ class Reverser {
     const size_t forward_steps = plan_.steps.size();
     find_needs(forward_steps);
     WICK_CHECK(needs(loss), "the loss does not depend on a parameter");
+    bool is_sum = false;
+    for (const Step& step : plan_.steps)
+      is_sum |= step.op == Op::kSegmentSum && step.outputs[0].value == loss;
+    WICK_CHECK(is_sum, "the loss must be a segment_sum");
     loss_ = loss;
     for (size_t i = forward_steps; i-- > 0;) {
       enter_block(static_cast<int32_t>(i));
       // A copy: appending steps moves the vector.
       Step step = plan_.steps[i];
-      if (needs_any(step)) reverse(step);
+      if (!needs_any(step)) continue;
+      reverse(step);
+      add_pending();
     }
   }
 
@@ -118,6 +124,23 @@ class Reverser {
     return {same_part(v, slot.grad), written ? OutMode::kAccumulate : OutMode::kWrite};
   }
 
+  // The same for ops that can only write: where there is a gradient already, theirs goes into a
+  // temp of its own and add_pending() adds it.
+  Output written_target(ValueId v) {
+    Output to = target(v);
+    if (to.value == kNone || to.mode == OutMode::kWrite) return to;
+    Value of = plan_.value(v);
+    ValueId part = r_.temp(cat("d:", of.name, ".part"), of.shape, plan_.value(to.value).dtype);
+    pending_.push_back({part, to});
+    return {part, OutMode::kWrite};
+  }
+
+  void add_pending() {
+    for (const auto& [part, to] : pending_)
+      r_.append({Op::kScale, Dir::kBackward, {part}, {to}, ScaleAttr{1.0f}});
+    pending_.clear();
+  }
+
   // The gradient of `v` gets `dy` as it is: by sharing the temp where that is possible.
   void pass_on(ValueId v, ValueId dy) {
     if (!needs(v)) return;
@@ -188,6 +211,7 @@ class Reverser {
   std::unordered_map<ValueId, Slot> slots_;                   // by root
   std::unordered_map<ValueId, ValueId> recomputed_;           // root to its second self
   std::map<std::pair<ValueId, ValueId>, ValueId> parts_;
+  std::vector<std::pair<ValueId, Output>> pending_;
   int32_t current_block_ = -1;
 };
 
@@ -233,14 +257,14 @@ void Reverser::reverse(const Step& s) {
       return;
     case Op::kAttention: {
       WICK_CHECK(attr<AttentionAttr>(s).causal_self, "attention over a cache has no backward");
-      Output dq = target(in(0)), dk = target(in(1)), dv = target(in(2));
+      Output dq = written_target(in(0)), dk = written_target(in(1)), dv = written_target(in(2));
       record({dy, saved(in(0)), saved(in(1)), saved(in(2)), saved(out(0)), saved(out(1)), in(3),
               in(4)},
              {dq, dk, dv});
       return;
     }
     case Op::kGatedAct:
-      record({dy, saved(in(0))}, {target(in(0))});
+      record({dy, saved(in(0))}, {written_target(in(0))});
       return;
     case Op::kAdd:
       pass_on(in(0), dy);
@@ -257,15 +281,15 @@ void Reverser::reverse(const Step& s) {
       record({dy, in(1)}, {target(in(0))});
       return;
     case Op::kGatherRows:
-      record({dy, in(1)}, {target(in(0))});
+      record({dy, in(1)}, {written_target(in(0))});
       return;
     case Op::kHead: {
-      Output dx = target(in(0)), dw = target(in(1));
+      Output dx = written_target(in(0)), dw = target(in(1));
       record({dy, saved(in(0)), in(1), in(2), saved(out(1)), saved(out(2))}, {dx, dw});
       return;
     }
     case Op::kSegmentSum:
-      record({dy, in(1), in(2)}, {target(in(0))});
+      record({dy, in(1), in(2)}, {written_target(in(0))});
       return;
     case Op::kGradNorm:
     case Op::kAdamw:

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public interface on the embedded model: a run that is stopped and resumed, adapters at run
+// time and merged, and files that are wrong.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "io/safetensors_writer.h"
+#include "wick/wick.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own for each test, removed at the end.
+class Api : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() /
+            cat("wick_api_", ::getpid(), "_",
+                ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(root_);
+    make_folder(root_ / "data");
+    std::string rows, held_out;
+    for (int i = 0; i < 24; ++i)
+      rows += cat(R"({"messages":[{"role":"user","content":"Say the word )", "number", i,
+                  R"("},{"role":"assistant","content":"number)", i, R"( it is"}]})", "\n");
+    for (int i = 30; i < 34; ++i)
+      held_out += cat(R"({"prompt":"Say the word number)", i, R"(","completion":"number)", i,
+                      R"( it is"})", "\n");
+    write_file(root_ / "data/train.jsonl", rows);
+    write_file(root_ / "data/valid.jsonl", held_out);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  TrainOptions options(const std::string& name) const {
+    TrainOptions o;
+    o.data = (root_ / "data").string();
+    o.adapter_path = (root_ / name).string();
+    o.rank = 4;
+    o.batch_size = 4;
+    o.iters = 8;
+    o.learning_rate = 5e-3;
+    o.dropout = 0.1;
+    o.steps_per_report = 2;
+    o.save_every = 3;
+    return o;
+  }
+  std::string bytes(const std::string& file) const { return read_file(root_ / file); }
+
+  fs::path root_;
+  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+};
+
+// Runs f and gives the message of the Error it throws, "" if it throws none.
+template <typename F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+TEST_F(Api, AStoppedAndResumedRunEndsInTheSameBits) {
+  Model model = Model::load(engine_);
+  Trainer(model, options("whole")).run();
+
+  Model other = Model::load(engine_);
+  TrainCallbacks stop;
+  int updates = 0;
+  stop.should_stop = [&] { return ++updates == 5; };
+  TrainResult half = Trainer(other, options("half")).run(stop);
+  EXPECT_TRUE(half.interrupted);
+  EXPECT_EQ(half.steps, 5);
+  TrainOptions again = options("half");
+  again.resume = true;
+  Model third = Model::load(engine_);
+  TrainResult rest = Trainer(third, again).run();
+  EXPECT_EQ(rest.steps, 8);
+  EXPECT_EQ(bytes("whole/adapter_model.safetensors"), bytes("half/adapter_model.safetensors"));
+
+  again.learning_rate = 1e-3;
+  std::string refused = message_of([&] { Trainer(third, again).run(); });
+  EXPECT_NE(refused.find("learning_rate: was 0.005, is now 0.001"), std::string::npos) << refused;
+}
+
+TEST_F(Api, OneAndTwoThreadsGiveTheSameBits) {
+  for (int threads : {1, 2}) {
+    Engine engine({.device = "cpu", .threads = threads});
+    Model model = Model::load(engine);
+    Trainer(model, options(cat("t", threads))).run();
+  }
+  EXPECT_EQ(bytes("t1/adapter_model.safetensors"), bytes("t2/adapter_model.safetensors"));
+}
+
+TEST_F(Api, MemoryAndPackingDoNotChangeWhatIsLearnt) {
+  Model model = Model::load(engine_);
+  TrainOptions o = options("a");
+  Trainer free_run(model, o);
+  TrainResult packed = free_run.run();
+  o.adapter_path = (root_ / "b").string();
+  o.packing = false;
+  Model second = Model::load(engine_);
+  TrainResult single = Trainer(second, o).run();
+  EXPECT_NEAR(packed.final_loss, single.final_loss, 1e-4);
+  EXPECT_NEAR(packed.valid_loss, single.valid_loss, 1e-4);
+
+  o.packing = true;
+  o.adapter_path = (root_ / "c").string();
+  o.grad_checkpoint = true;
+  Model third = Model::load(engine_);
+  Trainer recomputed(third, o);
+  EXPECT_LT(recomputed.forecast().arena, free_run.forecast().arena);
+  recomputed.run();
+  EXPECT_EQ(bytes("a/adapter_model.safetensors"), bytes("c/adapter_model.safetensors"));
+
+  o.grad_checkpoint = false;
+  o.memory_bytes = recomputed.forecast().peak_bytes;
+  EXPECT_TRUE(Trainer(third, o).forecast().recompute);
+  o.memory_bytes = 1 << 20;
+  EXPECT_NE(message_of([&] { Trainer(third, o); }).find("the smallest plan"), std::string::npos);
+}
+
+TEST_F(Api, MergedAndRunTimeAdapterGiveTheSameTextAndUnmergeTheBase) {
+  Model model = Model::load(engine_);
+  Trainer(model, options("adapter")).run();
+  GenerateOptions g;
+  g.max_tokens = 12;
+  std::string at_run_time = Generator(model).generate("Say the word number3", g).text;
+
+  for (bool reversible : {false, true}) {
+    MergeOptions m;
+    m.adapter_path = (root_ / "adapter").string();
+    m.save_path = (root_ / (reversible ? "r" : "m")).string();
+    m.reversible = reversible;
+    MergeResult merged = merge_adapter(engine_, m);
+    EXPECT_GT(merged.changed, 0);
+    Model plain = Model::load(engine_, {.model = m.save_path});
+    EXPECT_EQ(Generator(plain).generate("Say the word number3", g).text, at_run_time);
+
+    std::string back = m.save_path + "_back";
+    unmerge_adapter(m.save_path, back);
+    SafetensorsSet base =
+        SafetensorsSet::open(fs::path(WICK_SOURCE_DIR) / "models/tiny/model.safetensors");
+    SafetensorsSet restored = SafetensorsSet::open(back);
+    EXPECT_EQ(base.names(), restored.names());
+    for (const std::string& name : base.names()) {
+      auto a = base.find(name).bytes(), b = restored.find(name).bytes();
+      EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << name;
+    }
+  }
+}
+
+TEST_F(Api, ManyPromptsGetWhatTheyGetAlone) {
+  Model model = Model::load(engine_);
+  std::vector<std::string> texts;
+  for (const char* word : {"red", "a", "seven birds", "What is the sky?", "one two three four"})
+    texts.push_back(model.render_chat({{"user", cat("Repeat: ", word)}}));
+  GenerateOptions g;
+  g.max_tokens = 10;
+  g.temperature = 0;
+  std::vector<Generation> together = Generator(model).complete_many(texts, g, false);
+  for (size_t i = 0; i < texts.size(); ++i)
+    EXPECT_EQ(together[i].text, Generator(model).complete(texts[i], g, {}, false).text);
+}
+
+TEST_F(Api, ACachedConversationAnswersAsAFreshOne) {
+  Model model = Model::load(engine_);
+  GenerateOptions g;
+  g.max_tokens = 8;
+  Generator kept(model);
+  kept.chat({{"user", "What colour is the sky?"}}, g);
+  std::vector<Message> longer = {{"user", "What colour is the sky?"},
+                                 {"assistant", "The sky is blue."},
+                                 {"user", "And the grass?"}};
+  EXPECT_EQ(kept.chat(longer, g).text, Generator(model).chat(longer, g).text);
+}
+
+TEST_F(Api, ADivergingRunStopsAndKeepsTheLastCheckpoint) {
+  Model model = Model::load(engine_);
+  Trainer(model, options("run")).run();
+  const std::string good = bytes("run/adapter_model.safetensors");
+
+  // Finite numbers whose product is not.
+  fs::copy(root_ / "run", root_ / "wild");
+  SafetensorsFile file(root_ / "run/adapter_model.safetensors");
+  SafetensorsWriter writer(root_ / "wild/adapter_model.safetensors");
+  for (const TensorInfo& t : file.tensors()) writer.declare(t.name, DType::kF32, t.shape);
+  for (const TensorInfo& t : file.tensors()) {
+    std::vector<float> huge(static_cast<size_t>(t.shape.elements()), 1e30f);
+    writer.write(t.name, std::as_bytes(std::span(huge)));
+  }
+  writer.commit();
+
+  TrainOptions o = options("run");
+  o.init_adapter = (root_ / "wild").string();
+  std::string refused = message_of([&] { Trainer(model, o).run(); });
+  EXPECT_NE(refused.find("update 1: the loss is"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("last good checkpoint"), std::string::npos) << refused;
+  EXPECT_EQ(bytes("run/adapter_model.safetensors"), good);
+}
+
+TEST_F(Api, WrongModelsAreNamed) {
+  auto load = [&](const std::string& folder) {
+    return message_of([&] { Model::load(engine_, {.model = folder}); });
+  };
+  const fs::path tiny = fs::path(WICK_SOURCE_DIR) / "models/tiny";
+  const fs::path copy = root_ / "model";
+  auto fresh = [&] {
+    fs::remove_all(copy);
+    fs::copy(tiny, copy);
+    return read_json(copy / "config.json");
+  };
+  auto save = [&](const Json& config) { write_file(copy / "config.json", dump_json(config)); };
+
+  Json config = fresh();
+  config["model_type"] = "qwen33";
+  save(config);
+  EXPECT_NE(load(copy).find("did you mean qwen3?"), std::string::npos) << load(copy);
+
+  config = fresh();
+  config["hidden_size"] = 200;
+  save(config);
+  EXPECT_NE(load(copy).find("has shape"), std::string::npos) << load(copy);
+
+  config = fresh();
+  config["num_hidden_layers"] = 9;
+  save(config);
+  EXPECT_NE(load(copy).find("has no tensor model.layers.8."), std::string::npos) << load(copy);
+
+  config = fresh();
+  config["num_hidden_layers"] = 7;
+  save(config);
+  EXPECT_NE(load(copy).find("has the tensor model.layers.7."), std::string::npos) << load(copy);
+
+  config = fresh();
+  config["vocab_size"] = 3000;
+  save(config);
+  EXPECT_NE(load(copy).find("do not belong together"), std::string::npos) << load(copy);
+
+  config = fresh();
+  config["hidden_size"] = -4;
+  save(config);
+  EXPECT_FALSE(load(copy).empty());
+
+  fresh();
+  std::string weights = read_file(copy / "model.safetensors");
+  write_file(copy / "model.safetensors", weights.substr(0, weights.size() / 2));
+  EXPECT_FALSE(load(copy).empty());
+
+  // A weight that is not a number is found when it is first used.
+  fresh();
+  weights[weights.size() - 1] = static_cast<char>(0x7f);
+  weights[weights.size() - 2] = static_cast<char>(0xff);
+  write_file(copy / "model.safetensors", weights);
+  std::string refused = message_of([&] {
+    Model model = Model::load(engine_, {.model = copy.string()});
+    Generator(model).generate("hello");
+  });
+  EXPECT_NE(refused.find("not finite"), std::string::npos) << refused;
+}
+
+TEST_F(Api, WrongAdaptersAndOptionsAreNamed) {
+  Model model = Model::load(engine_);
+  const std::string golden = std::string(WICK_SOURCE_DIR) + "/tests/golden/qwen2_tied/adapter";
+  std::string refused = message_of([&] { model.attach_adapter(golden); });
+  EXPECT_NE(refused.find("another model"), std::string::npos) << refused;
+
+  TrainOptions o = options("x");
+  o.targets = {"q_prok"};
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("did you mean q_proj?"), std::string::npos);
+  o = options("x");
+  o.lr_schedule = "cosin";
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("did you mean cosine?"), std::string::npos);
+  o = options("x");
+  o.num_layers = 99;
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("has 8 layers"), std::string::npos);
+  o = options("x");
+  write_file(root_ / "data/train.jsonl", "{\"text\": \"fine\"}\n{\"text\": \n");
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("train.jsonl:2"), std::string::npos);
+}
+
+TEST_F(Api, FullTrainingWritesAModelThatLoads) {
+  Model model = Model::load(engine_, {.random_weights = true, .seed = 7});
+  TrainOptions o = options("full");
+  o.fine_tune_type = "full";
+  o.save_dtype = "bf16";
+  TrainResult result = Trainer(model, o).run();
+  EXPECT_LT(result.final_loss, result.first_loss);
+  Model loaded = Model::load(engine_, {.model = o.adapter_path});
+  EXPECT_EQ(loaded.info().weight_dtype, "bf16");
+  GenerateOptions g;
+  g.max_tokens = 4;
+  g.ignore_eos = true;
+  EXPECT_EQ(Generator(loaded).generate("Say", g).generated_tokens, 4);
+}
+
+}  // namespace
+}  // namespace wick
