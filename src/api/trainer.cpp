@@ -263,8 +263,14 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   DecodeOptions decode;
   decode.max_tokens = 64;
   decode.stop_tokens = m.stop_tokens();
-  for (const PromptAndAnswer& p : prompts)
-    texts.push_back(generator.generate(p.prompt, decode).text);
+  for (const PromptAndAnswer& p : prompts) {
+    // Samples are for the report: a model that gives no numbers any more is the run's to report.
+    try {
+      texts.push_back(generator.generate(p.prompt, decode).text);
+    } catch (const Error& e) {
+      texts.push_back(cat("(no answer: ", e.what(), ")"));
+    }
+  }
   return texts;
 }
 
