@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -50,6 +50,7 @@ _wick() {
         --steps-per-eval) COMPREPLY=(); return ;;
         --val-batches) COMPREPLY=(); return ;;
         --save-every) COMPREPLY=(); return ;;
+        --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         --test-batches) COMPREPLY=(); return ;;
         --sample-prompt) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
@@ -177,7 +178,7 @@ _wick() {
         --chat-template-config) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -219,6 +220,7 @@ _wick() {
         --steps-per-eval) COMPREPLY=(); return ;;
         --val-batches) COMPREPLY=(); return ;;
         --save-every) COMPREPLY=(); return ;;
+        --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         --test-batches) COMPREPLY=(); return ;;
         --sample-prompt) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;

@@ -59,9 +59,11 @@ PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
 }
 
-std::string gibibytes(int64_t bytes) {
+std::string readable_bytes(int64_t bytes) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+  bool large = bytes >= 1'000'000'000;
+  std::snprintf(text, sizeof text, large ? "%.2f GB" : "%.1f MB",
+                static_cast<double>(bytes) / (large ? 1e9 : 1e6));
   return text;
 }
 
@@ -84,6 +86,8 @@ struct Trainer::Impl {
   void choose_step();
   Json identity() const;
   void save_result(std::span<const float> params) const;
+  // What is answered before and after: the caller's prompts, else the first of the held-out rows.
+  std::vector<PromptAndAnswer> sample_prompts() const;
   std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);
 };
 
@@ -174,8 +178,8 @@ void Trainer::Impl::choose_step() {
     step.reset();
   }
   if (!step)
-    fail(ErrorCode::kOutOfMemory, "--memory ", gibibytes(options.memory_bytes),
-         ": the smallest plan (recompute, one row at a time) takes ", gibibytes(f.total()),
+    fail(ErrorCode::kOutOfMemory, "--memory ", readable_bytes(options.memory_bytes),
+         ": the smallest plan (recompute, one row at a time) takes ", readable_bytes(f.total()),
          "; shorten rows with --max-seq-length or train fewer --targets");
   forecast.weights = f.weights;
   forecast.params = f.params;
@@ -253,6 +257,28 @@ void Trainer::Impl::save_result(std::span<const float> params) const {
                });
 }
 
+std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
+  std::vector<PromptAndAnswer> prompts;
+  const Model::Impl& m = model->impl();
+  for (const std::string& text : options.sample_prompts) {
+    std::vector<Message> messages;
+    if (!options.dataset.system_prompt.empty())
+      messages.push_back({"system", options.dataset.system_prompt});
+    messages.push_back({"user", text});
+    ChatOptions chat;
+    chat.template_config_json = options.dataset.chat_template_config;
+    bool rendered = model->has_chat_template();
+    prompts.push_back(
+        {m.tokenizer->encode_ids(rendered ? model->render_chat(messages, chat) : text, !rendered),
+         {}});
+  }
+  if (!prompts.empty()) return prompts;
+  const ExampleSet& shown = valid ? *valid : train;
+  for (int64_t i = 0; i < shown.size() && prompts.size() < kSamples; ++i)
+    if (std::optional<PromptAndAnswer> turn = last_turn(shown[i], m)) prompts.push_back(*turn);
+  return prompts;
+}
+
 std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer>& prompts,
                                                BufferPtr params) {
   std::vector<std::string> texts;
@@ -301,18 +327,15 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   make_folder(t.options.adapter_path);
   int64_t free_bytes = free_disk_bytes(t.options.adapter_path.c_str());
   if (free_bytes >= 0 && free_bytes < t.forecast.disk_bytes)
-    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", gibibytes(free_bytes),
-         " free, the result takes ", gibibytes(t.forecast.disk_bytes));
+    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", readable_bytes(free_bytes),
+         " free, the result takes ", readable_bytes(t.forecast.disk_bytes));
   write_file(std::filesystem::path(t.options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(t.options.adapter_path) / ".wick");
 
   t.step->compile(m.backend(), *m.weights);
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
 
-  std::vector<PromptAndAnswer> prompts;
-  const ExampleSet& shown = t.valid ? *t.valid : t.train;
-  for (int64_t i = 0; i < shown.size() && prompts.size() < kSamples; ++i)
-    if (std::optional<PromptAndAnswer> turn = last_turn(shown[i], m)) prompts.push_back(*turn);
+  std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
 

@@ -74,7 +74,10 @@ void show_row(const DatasetRow& row, int64_t index, bool color, Output& out) {
   for (const auto& token : row.tokens) {
     std::string shown = token_text(token.text);
     if (!color) {
-      text += token.trained ? "[" + shown + "]" : shown + "|";
+      // The mark belongs to its token's line.
+      bool breaks = shown.ends_with('\n');
+      if (breaks) shown.pop_back();
+      text += (token.trained ? "[" + shown + "]" : shown + "|") + (breaks ? "\n" : "");
       continue;
     }
     const char* paint = token.trained ? (shade ? "\x1b[1;30;42m" : "\x1b[1;30;102m")

@@ -20,6 +20,8 @@ struct Flags {
   bool per_example = false;
 };
 
+constexpr size_t kIssuesShown = 5;
+
 std::string choose_split(const Flags& flags) {
   if (!flags.split.empty()) return flags.split;
   for (const char* split : {"test", "valid"})
@@ -55,8 +57,11 @@ int run(const Args& args, const Flags& flags) {
   options.chat_template_config = flags.chat.chat_template_config;
   std::string split = choose_split(flags);
   Dataset data = Dataset::load(model, flags.data.data, split, options);
-  for (const auto& issue : data.issues())
-    out.say(cat(issue.file, ":", issue.line, ": ", issue.what));
+  std::vector<DatasetIssue> issues = data.issues();
+  for (size_t i = 0; i < std::min(issues.size(), kIssuesShown); ++i)
+    out.say(cat(issues[i].file, ":", issues[i].line, ": ", visible(issues[i].what)));
+  if (issues.size() > kIssuesShown)
+    out.say(cat("and ", issues.size() - kIssuesShown, " more; wick data shows them"));
 
   EvalOptions eval = flags.eval;
   eval.system_prompt = flags.chat.system_prompt;

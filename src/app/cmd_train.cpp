@@ -76,8 +76,8 @@ int run(const Args& args, const Flags& flags) {
     return kInterrupted;
   }
   if (flags.train.test) test_after(model, flags.train, options, out);
-  std::string prompt = result.samples.empty() ? "…" : visible(result.samples[0].prompt);
-  if (prompt.size() > 80) prompt = "…";
+  std::string prompt =
+      options.sample_prompts.empty() ? "your question" : options.sample_prompts.front();
   std::string path = shell_quote(result.adapter_path);
   out.say();
   out.say("try it");

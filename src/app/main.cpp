@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wick VERB …: finds the verb, runs it, and turns what went wrong into one line and an exit code.
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <new>
 
 #include "app/args.h"
@@ -97,8 +95,8 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     code = complain(who, error.what(), wick::kFailed);
   }
-  errno = 0;
-  if (std::fflush(stdout) != 0 && code == wick::kDone)
-    code = complain(who, std::string("standard output: ") + std::strerror(errno), wick::kFailed);
+  // An earlier write may have failed too: its text is gone, and only the mark is left.
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout)) && code == wick::kDone)
+    code = complain(who, "standard output could not be written; is the disk full?", wick::kFailed);
   return code;
 }

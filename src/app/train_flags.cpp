@@ -173,6 +173,9 @@ void add_train_flags(Args& args, TrainFlags& flags) {
                "Batches of valid.jsonl that are looked at, always the same; -1 for all.",
                {.min = -1});
   args.integer("--save-every", o.save_every, "N", "Updates between two checkpoints.", {.min = 1});
+  args.text("--save-dtype", o.save_dtype, "TYPE", "Type of the weights that a full training saves.")
+      .one_of({"f32", "bf16", "f16"})
+      .shown("the model's");
   args.flag("--test", flags.test, "Evaluate test.jsonl at the end.");
   args.integer("--test-batches", flags.test_batches, "N",
                "Batches of test.jsonl that are evaluated; -1 for all.", {.min = -1});

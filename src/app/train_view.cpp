@@ -189,6 +189,7 @@ void TrainView::finish(const TrainResult& r) {
     out_.say("  prompt  " + shortened(sample.prompt, room));
     out_.say("  before  " + shortened(sample.before, room));
     out_.say("  after   " + shortened(sample.after, room));
+    if (!sample.expected.empty()) out_.say("  wanted  " + shortened(sample.expected, room));
   }
   out_.say();
   std::string line = cat(plural(r.steps, "update"), " and ", plural(r.tokens, "token"), " in ",

@@ -116,25 +116,27 @@ TEST_F(Run, SettingsFileAndFlagsGiveTheSameRun) {
 }
 
 TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
-  CliResult whole = wick(train_words({"--json", "--epochs", "40"}));
+  CliResult whole = wick(train_words({"--json", "--threads", "1", "--epochs", "100"}));
   ASSERT_EQ(whole.code, 0) << whole.err;
   std::string adapter = contents(out_ + "/adapter_model.safetensors");
   std::filesystem::remove_all(out_);
 
   bool sent = false;
-  CliResult stopped = wick(train_words({"--json", "--epochs", "40", "--steps-per-report", "1"}), {},
-                           [&](const std::string& out, int pid) {
-                             if (sent || out.find("\"step\"") == std::string::npos) return;
-                             sent = true;
-                             kill(pid, SIGINT);
-                           });
+  CliResult stopped =
+      wick(train_words({"--json", "--threads", "1", "--epochs", "100", "--steps-per-report", "1"}),
+           {}, [&](const std::string& out, int pid) {
+             if (sent || out.find("forecast") == std::string::npos) return;
+             sent = true;
+             kill(pid, SIGINT);
+           });
   ASSERT_EQ(stopped.code, 130) << stopped.err;
   EXPECT_EQ(stopped.event("done")["interrupted"], true);
-  EXPECT_LT(stopped.event("done")["steps"], 120);
+  EXPECT_LT(stopped.event("done")["steps"], 300);
   EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
-  CliResult resumed = wick(train_words({"--json", "--epochs", "40", "--resume"}));
+  CliResult resumed =
+      wick(train_words({"--json", "--threads", "1", "--epochs", "100", "--resume"}));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_EQ(resumed.event("done")["steps"], 120);
+  EXPECT_EQ(resumed.event("done")["steps"], 300);
   EXPECT_EQ(contents(out_ + "/adapter_model.safetensors"), adapter);
 }
 

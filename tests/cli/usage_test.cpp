@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Wrong use and help: exit codes, one line that says what is wrong, nearest names.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "cli/cli.h"
 
@@ -106,6 +108,12 @@ TEST(Usage, WhatPeersHaveAndWickDoesNot) {
                  {"mlx-community/WikiSQL", "hub", "JSON lines"});
   expect_refused(wick({"train", "--data", "/no/such/folder"}), 1, "wick train",
                  {"/no/such/folder", "no such file"});
+}
+
+TEST(Usage, AFullDiskIsAFailure) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  int status = std::system(WICK_BINARY " --help > /dev/full 2> /dev/null");
+  EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
 class Config : public testing::Test {
