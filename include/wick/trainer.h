@@ -57,7 +57,7 @@ struct TrainOptions {
   int64_t val_batches = 25;      // batches of a fixed subset of valid.jsonl; -1: all
   int64_t save_every = 100;
   std::string save_dtype = {};  // of a full training's weights: f32, bf16, f16; "": as they were
-  bool resume = false;                           // go on from adapter_path's last checkpoint
+  bool resume = false;          // go on from adapter_path's last checkpoint
   std::vector<std::string> sample_prompts = {};  // answered before and after, for the report;
                                                  // empty: the first of valid.jsonl
 };
@@ -69,8 +69,9 @@ struct StepReport {
   double learning_rate = 0, grad_norm = 0;
   int64_t tokens = 0, trained_tokens = 0;  // so far
   double tokens_per_second = 0;
-  double utilisation = 0;  // share of the device's measured peak; 0 if unknown
-  int64_t peak_bytes = 0, forecast_bytes = 0;
+  double utilisation = 0;      // share of the device's measured peak; 0 if unknown
+  int64_t peak_bytes = 0;      // of the process, so far
+  int64_t forecast_bytes = 0;  // the plan's, on top of what the process had before it
   double seconds = 0, seconds_left = 0;
 };
 

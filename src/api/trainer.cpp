@@ -332,6 +332,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   write_file(std::filesystem::path(t.options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(t.options.adapter_path) / ".wick");
 
+  const int64_t process_bytes = current_memory_bytes();
   t.step->compile(m.backend(), *m.weights);
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
 
@@ -345,7 +346,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   setup.options = t.options;
   setup.identity = t.identity();
   setup.peak_gflops = m.backend().info().peak_gflops;
-  setup.forecast_bytes = t.forecast.peak_bytes;
+  // The plan's memory on top of what the process had: its code, the tokenizer, the data.
+  setup.forecast_bytes = t.forecast.peak_bytes + process_bytes;
   setup.save_result = [&t](std::span<const float> params) { t.save_result(params); };
   TrainRun run(*t.step, std::move(setup));
   TrainResult result = run.run(callbacks);
