@@ -16,7 +16,7 @@ target_include_directories(wick_flags INTERFACE
 # compiler's mood; kernels ask for fused multiply-add by name.
 target_compile_options(wick_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Werror=switch
   -Werror=return-type -ffp-contract=off)
-if(DEFINED ENV{CI})
+if(WICK_WERROR)
   target_compile_options(wick_flags INTERFACE -Werror)
 endif()
 if(WICK_SANITIZE)
