@@ -44,7 +44,12 @@ std::string card(const std::string& label, const std::string& value, const std::
 }
 
 std::string arrow(double before, double after) {
-  return cat(fixed(before, 4), "<span class=\"to\" aria-label=\"to\"> → </span>", fixed(after, 4));
+  return cat(number(before, 3), "<span class=\"to\"> → </span>", number(after, 3));
+}
+
+std::string perplexity(double loss) {
+  double p = std::exp(loss);
+  return p >= 1000 && p < 1e9 ? count(std::llround(p)) : number(p, 3);
 }
 
 std::string heading(const Run& run) {
@@ -69,9 +74,9 @@ std::string key_figures(const Run& run) {
   const TrainResult& r = run.result;
   std::string out = "<dl class=\"cards\">\n";
   if (run.held_out())
-    out += card("Loss on held-out rows", arrow(r.first_valid_loss, r.valid_loss),
-                cat("perplexity ", number(std::exp(r.first_valid_loss)), " → ",
-                    number(std::exp(r.valid_loss))));
+    out +=
+        card("Loss on held-out rows", arrow(r.first_valid_loss, r.valid_loss),
+             cat("perplexity ", perplexity(r.first_valid_loss), " → ", perplexity(r.valid_loss)));
   if (!r.history.empty())
     out += card("Loss in training", arrow(r.first_loss, r.final_loss), "first and last report");
   out += card("Updates", count(r.steps), plural(r.tokens, "token"));
@@ -97,8 +102,8 @@ std::string small_chart(const Run& run, const char* title, double StepReport::*f
                                {.title = cat(title, " by update"),
                                 .x_name = "updates",
                                 .y_name = title,
-                                .width = 420,
-                                .height = 200,
+                                .width = 300,
+                                .height = 190,
                                 .small = true,
                                 .from_zero = true});
   return svg.empty() ? "" : cat("<figure>", svg, "</figure>\n");

@@ -72,7 +72,7 @@ Axis linear_axis(double low, double high, int ticks, bool whole_numbers) {
   // Long rows of digits are written 5e-5.
   if (a.decimals > 4 || high >= 1e6) a.decimals = -1;
   for (double k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; ++k)
-    a.ticks.push_back(k * step);
+    a.ticks.push_back(k * step + 0.0);  // no negative zero
   return a;
 }
 

@@ -38,10 +38,10 @@ section {
   background: var(--panel); border: 1px solid var(--edge); border-radius: 12px;
   padding: 22px 24px; margin-top: 20px;
 }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: 12px; margin: 22px 0 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 22px 0 0; }
 .card { background: var(--panel); border: 1px solid var(--edge); border-radius: 12px; padding: 14px 16px; }
 .card dt { color: var(--soft); font-size: 13px; }
-.card dd { margin: 2px 0 0; font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.card dd { margin: 2px 0 0; font-size: 19px; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .card small { display: block; margin-top: 2px; color: var(--soft); font-size: 13px; font-weight: 400; white-space: normal; }
 .to { color: var(--soft); font-weight: 400; }
 figure { margin: 0; }

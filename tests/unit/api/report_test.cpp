@@ -132,9 +132,9 @@ size_t occurrences(const std::string& text, const std::string& what) {
 TEST(Report, OrdinaryRun) {
   std::string html = written(ordinary());
   EXPECT_EQ(offence(html), "");
-  for (const char* part :
-       {"models/x", "data/sql", "3.9000", "0.3000", "SELECT 1;", "The boat is red.", "log scale",
-        "learning_rate", "tokens per second", "15,504,000", "prefers-color-scheme", "exact"})
+  for (const char* part : {"models/x", "data/sql", "3.9000", "0.3000", "49.4 → 1.35", "SELECT 1;",
+                           "The boat is red.", "log scale", "learning_rate", "tokens per second",
+                           "15,504,000", "prefers-color-scheme", "exact"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(occurrences(html, "<svg"), 5u);  // loss, three small ones, memory
 }
@@ -237,6 +237,7 @@ TEST(ReportChart, ScalesForOddRanges) {
       style.may_log = log;
       std::string svg = report::line_chart({{.name = "a", .css = "b", .points = points}}, style);
       EXPECT_EQ(offence(svg), "");
+      EXPECT_EQ(svg.find(">-0<"), std::string::npos) << svg;
       EXPECT_GE(occurrences(svg, "class=\"tick\""), 3u) << svg;
       EXPECT_LE(occurrences(svg, "class=\"tick\""), 40u) << svg;
     }
