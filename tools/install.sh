@@ -63,12 +63,14 @@ install_packages() {
   rm -f "$log"
 }
 
-# build PRESET [TARGET…]: configures and builds; compilers speak only when something is wrong.
+# build PRESET [TARGET…]: configures and builds; compilers speak only when something is wrong. On a
+# build server (CI is set) the release's warnings are errors.
 build() {
-  local preset=$1 log
+  local preset=$1 log options=()
   shift
+  [ "$preset" = release ] && [ -n "${CI:-}" ] && options=(-DWICK_WERROR=ON)
   log=$(mktemp)
-  if ! cmake --preset "$preset" >"$log" 2>&1; then
+  if ! cmake --preset "$preset" "${options[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1
