@@ -47,7 +47,7 @@ find_package(Threads REQUIRED)
 
 # The JSON header alone takes three seconds a file; a precompiled one takes a fifth off a cold build. clang
 # refuses one that was made with other macros, so it does without.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(WICK_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_library(wick_pch STATIC ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
   target_link_libraries(wick_pch PUBLIC wick_flags Threads::Threads)
   target_precompile_headers(wick_pch PRIVATE <algorithm> <filesystem> <functional> <map>
