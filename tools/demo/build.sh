@@ -13,7 +13,7 @@ python3 "$here/make_sql.py" --out "$out/sql" --seed 1
 python3 "$here/check_data.py" --base "$out/corpus" --sql "$out/sql"
 cp "$here/config.json" "$out/start/"
 
-"$wick" train --fine-tune-type full --init random --model "$out/start" --data "$out/corpus" \
+"$wick" train --fine-tune-type full --random-weights --model "$out/start" --data "$out/corpus" \
   --adapter-path "$out/model" --save-dtype bf16 --seed 1 --no-mask-prompt \
   --batch-size 64 --epochs 1 --max-seq-length 256 \
   --learning-rate 2e-3 --lr-schedule cosine --weight-decay 0.01 --grad-clip 1.0

@@ -139,6 +139,8 @@ def main():
         if json.dumps(row) not in seen_rows:
             valid.append(row)
 
+    # Drawn apart from the rows, so that they are the same at every scale.
+    corpus.rng = random.Random(f"base questions {args.seed}")
     corpus.rng.shuffle(corpus.held_facts)
     questions = dict(corpus.held_facts[:BASE_FACTS])
     while len(questions) < BASE_FACTS + BASE_TASKS:
