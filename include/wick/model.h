@@ -16,7 +16,8 @@ struct ModelOptions {
   std::string model = {};         // a folder in Hugging Face layout or a name in the hub cache;
                                   // "": the small model inside the binary
   std::string adapter_path = {};  // a PEFT folder to attach; "": none
-  std::string dtype = "auto";     // compute type: auto, f32
+  std::string dtype = "auto";     // compute type: auto, f32, bf16; auto is bf16 where
+                                  // the device has units for it
   bool random_weights = false;    // keep config and tokenizer, draw the weights anew
   uint64_t seed = 0;              // of random weights
 };
@@ -25,8 +26,9 @@ struct ModelInfo {
   std::string path;        // "" for the embedded one
   std::string model_type;  // llama, qwen2, …
   int64_t parameters = 0, layers = 0, hidden = 0, vocab = 0, context = 0;
-  std::string weight_dtype;  // of the largest matrices: f32, bf16, f16
-  std::string adapter_path;  // "" if none is attached
+  std::string weight_dtype;   // of the largest matrices: f32, bf16, f16
+  std::string compute_dtype;  // f32 or bf16
+  std::string adapter_path;   // "" if none is attached
   int64_t adapter_parameters = 0;
 };
 

@@ -50,6 +50,17 @@ Sources open_folder(const std::string& name, bool weights) {
   return s;
 }
 
+DType compute_type(const std::string& name, const Backend& backend) {
+  if (name == "auto") return backend.preferred_compute();
+  const std::optional<DType> dtype = parse_dtype(name);
+  if (dtype == DType::kF32 || dtype == DType::kBF16) return *dtype;
+  if (dtype == DType::kF16)
+    fail(ErrorCode::kUnsupported,
+         "--dtype f16: the CPU computes in f32 or bf16 (f16 weights are read as they are); use "
+         "auto, f32 or bf16");
+  fail(ErrorCode::kInvalidArgument, "--dtype is \"", name, "\", wanted auto, f32 or bf16");
+}
+
 }  // namespace
 
 std::string Model::Impl::name() const {
@@ -85,9 +96,7 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(Engine& engine, const ModelOptions& options) {
-  if (options.dtype != "auto" && options.dtype != "f32")
-    fail(ErrorCode::kUnsupported, "--dtype ", options.dtype,
-         ": the CPU computes in f32 (weights rest as the file has them); use auto or f32");
+  const DType compute = compute_type(options.dtype, *engine.impl().backend);
   const bool from_files = !options.random_weights;
   Sources s =
       options.model.empty() ? open_embedded(from_files) : open_folder(options.model, from_files);
@@ -105,6 +114,7 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
          " entries; they do not belong together");
   impl->weights = from_files ? ModelWeights::open(std::move(*s.files), s.where, impl->config)
                              : ModelWeights::random(impl->config, options.seed, DType::kF32);
+  impl->weights->compute_in(compute);
   if (const std::string& source = impl->tokenizer->chat_template_source(); !source.empty())
     impl->chat_template.emplace(source, s.where + ": chat template");
   Model model(std::move(impl));
@@ -123,6 +133,7 @@ ModelInfo Model::info() const {
   info.vocab = m.config.vocab;
   info.context = m.config.max_positions;
   info.weight_dtype = dtype_name(m.weights->dtype(weight_specs(m.config).front()));
+  info.compute_dtype = dtype_name(m.weights->compute());
   info.adapter_path = m.adapter_path;
   if (m.adapter) info.adapter_parameters = m.adapter->param_count();
   return info;

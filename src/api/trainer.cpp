@@ -213,6 +213,7 @@ Json Trainer::Impl::identity() const {
   Json j;
   j["model"] = m.name();
   j["parameters"] = weight_count(m.config);
+  j["dtype"] = dtype_name(m.weights->compute());
   j["data"] = train.file();
   j["rows"] = train.size();
   j["fine_tune_type"] = o.fine_tune_type;

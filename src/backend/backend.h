@@ -28,7 +28,13 @@ class Buffer {
 };
 using BufferPtr = std::shared_ptr<Buffer>;
 
-// What a back end decided about a plan: by step the kernel and its scratch.
+// How a frozen matrix rests on a device.
+enum class WeightForm : uint8_t {
+  kRows,   // row-major, in its own dtype
+  kTiles,  // bf16, in the tiles of a matrix unit (backend/cpu/tiles.h)
+};
+
+// What a back end decided about a plan: by step the kernel and its scratch, by weight its form.
 struct Selection {
   struct Choice {
     std::string kernel;  // its name, for people
@@ -36,6 +42,7 @@ struct Selection {
     size_t scratch = 0;  // bytes
   };
   std::vector<Choice> steps;
+  std::vector<WeightForm> forms;  // by value id
   std::vector<size_t> scratch_bytes() const;
 };
 
@@ -57,8 +64,8 @@ class Program {
 };
 
 struct DeviceInfo {
-  std::string name;         // "cpu", "ref"
-  std::string description;  // for people: model, instruction set, threads
+  std::string name;               // "cpu", "ref"
+  std::string description;        // for people: model, instruction set, threads
   std::string isa;                // the rung in use, where there are several
   std::vector<std::string> isas;  // those that can be asked for here
   int threads = 1;
@@ -78,6 +85,14 @@ class Backend {
   virtual void upload(Buffer& to, DType dtype, int64_t offset, int64_t count, const void* data) = 0;
   virtual void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
                         void* data) const = 0;
+  // By value id: how each frozen matrix of a plan rests; kRows for every other value. The same for
+  // all plans of one model in one compute type, so that they share one copy.
+  virtual std::vector<WeightForm> weight_forms(const Plan& plan) const;
+  virtual int64_t weight_bytes(const Value& weight, WeightForm form) const;
+  // The device's copy of a weight. `rows` holds its elements row-major, in its dtype.
+  virtual BufferPtr prepare(const Value& weight, WeightForm form, const void* rows);
+  // What --dtype auto means here.
+  virtual DType preferred_compute() const { return DType::kF32; }
   // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
   virtual Selection select(const Plan& plan) const = 0;
   // Programs that never run at the same time may share one arena, as large as the largest of them

@@ -109,6 +109,7 @@ HostProgram::HostProgram(Plan plan, const Selection& selection,
                          const HostElements& elements, ThreadPool& pool, BufferPtr arena)
     : plan_(std::move(plan)),
       bindings_(std::move(bindings)),
+      forms_(selection.forms),
       elements_(elements),
       placement_(place(plan_, elements.bytes, selection.scratch_bytes())),
       feed_offset_(lay_out_feeds(plan_, elements.bytes)),
@@ -155,6 +156,7 @@ std::byte* HostProgram::address(ValueId id) const {
   }
   const BufferPtr& bound = bindings_[index];
   WICK_CHECK(bound != nullptr, "value ", root.name, " is bound to no buffer");
+  if (forms_[index] != WeightForm::kRows) return host_buffer(*bound).data();
   size_t wanted = static_cast<size_t>(root.shape.elements()) * size;
   WICK_CHECK(bound->bytes() >= wanted, "value ", root.name, " needs ", wanted,
              " bytes, its buffer has ", bound->bytes());
@@ -163,12 +165,9 @@ std::byte* HostProgram::address(ValueId id) const {
 
 Operand HostProgram::resolve(ValueId id) const {
   if (id == kNone) return {};
-  const Value& v = plan_.value(id);
-  return {.data = address(id),
-          .rows = v.shape.rows(),
-          .cols = v.shape.cols(),
-          .ld = std::max<int64_t>(v.ld != 0 ? v.ld : v.shape.cols(), 1),
-          .dtype = v.dtype};
+  Operand o = operand_of(plan_, forms_, id);
+  o.data = address(id);
+  return o;
 }
 
 void HostProgram::feed(ValueId id, const void* data, size_t bytes) {

@@ -75,6 +75,7 @@ class HostProgram final : public Program {
 
   Plan plan_;
   Bindings bindings_;
+  std::vector<WeightForm> forms_;
   HostElements elements_;
   Placement placement_;
   std::vector<int64_t> feed_offset_;  // by value id; -1 for what is not a feed's root

@@ -15,6 +15,7 @@ struct Operand {
   void* data = nullptr;
   int64_t rows = 0, cols = 0, ld = 0;
   DType dtype = DType::kF32;
+  WeightForm form = WeightForm::kRows;  // kTiles: dtype is bf16, ld means nothing
 
   explicit operator bool() const { return ld != 0; }
   template <typename T>
@@ -48,13 +49,20 @@ struct Candidate {
   size_t (*scratch)(const StepArgs&, int threads) = nullptr;  // null: none
 };
 
-// The first candidate that accepts each step. Throws: kUnsupported naming op, direction, operands
-// and `backend_name`.
+// The first candidate that accepts each step, with its weights in `forms` (empty: all in rows).
+// Throws: kUnsupported naming op, direction, operands and `backend_name`.
 Selection select_candidates(const Plan& plan, std::span<const Candidate> candidates, int threads,
-                            const char* backend_name);
+                            const char* backend_name, std::vector<WeightForm> forms = {});
+
+// The shape, type and form of a value, without memory; absent for kNone.
+Operand operand_of(const Plan& plan, std::span<const WeightForm> forms, ValueId id);
 
 // Shapes of a step's operands without memory, for accepts() and scratch().
-void describe(const Plan& plan, const Step& step, std::vector<Operand>& in,
-              std::vector<Operand>& out);
+void describe(const Plan& plan, std::span<const WeightForm> forms, const Step& step,
+              std::vector<Operand>& in, std::vector<Operand>& out);
+
+// Frozen matrices that only products and embed read, and products in bf16 at that: those that a
+// matrix unit can keep in tiles. By value id.
+std::vector<WeightForm> tile_forms(const Plan& plan);
 
 }  // namespace wick

@@ -29,14 +29,16 @@ DecoderEngine::DecoderEngine(Backend& backend, const ModelConfig& config, ModelW
       context_(context) {
   const int64_t count = slots * context * config.kv_width();
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    cache_k_.push_back(backend.allocate(DType::kF32, count));
-    cache_v_.push_back(backend.allocate(DType::kF32, count));
+    cache_k_.push_back(backend.allocate(weights.compute(), count));
+    cache_v_.push_back(backend.allocate(weights.compute(), count));
   }
 }
 
-int64_t DecoderEngine::cache_bytes(const ModelConfig& config, int64_t slots, int64_t context) {
-  return 2 * config.layers * slots * context * config.kv_width() *
-         static_cast<int64_t>(dtype_bytes(DType::kF32));
+int64_t DecoderEngine::cache_bytes() const {
+  int64_t bytes = 0;
+  for (const auto* cache : {&cache_k_, &cache_v_})
+    for (const BufferPtr& layer : *cache) bytes += static_cast<int64_t>(layer->bytes());
+  return bytes;
 }
 
 DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
@@ -50,7 +52,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
   b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
   Recorder& r = b.plan->recorder();
   b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
-  b.logits = r.linear(r.gather_rows(b.plan->hidden(), b.rows), b.plan->head_weight());
+  b.logits = r.linear_f32(r.gather_rows(b.plan->hidden(), b.rows), b.plan->head_weight());
   b.plan->plan().results.push_back(b.logits);
   fuse(b.plan->plan());
   check(b.plan->plan());

@@ -32,7 +32,7 @@ class DecoderEngine {
   int64_t slots() const { return slots_; }
   int64_t context() const { return context_; }
   int64_t vocab() const { return config_.vocab; }
-  static int64_t cache_bytes(const ModelConfig& config, int64_t slots, int64_t context);
+  int64_t cache_bytes() const;
 
   // Any number of tokens (in chunks of the largest bucket). `logits` receives one row of the
   // vocabulary per token that wants them, in order.

@@ -5,7 +5,7 @@ namespace wick {
 
 DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
                          const DecoderPlanOptions& options)
-    : config_(config), options_(options), recorder_(plan_, options.training) {
+    : config_(config), options_(options), recorder_(plan_, options.training, weights.compute()) {
   Recorder& r = recorder_;
   const int64_t t = options.tokens;
   context_.tokens = t;
@@ -29,8 +29,8 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     context_.cache_rows = r.feed("cache_rows", {t}, DType::kI32);
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       Shape shape{options.cache_rows, config.kv_width()};
-      context_.cache_k.push_back(r.state(cat("cache_k.", layer), shape, DType::kF32));
-      context_.cache_v.push_back(r.state(cat("cache_v.", layer), shape, DType::kF32));
+      context_.cache_k.push_back(r.state(cat("cache_k.", layer), shape, weights.compute()));
+      context_.cache_v.push_back(r.state(cat("cache_v.", layer), shape, weights.compute()));
     }
   }
   context_.weight = [this, &weights](const WeightSpec& spec) {
@@ -53,10 +53,12 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
 
 Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {
   Bindings bindings(plan_.values.size());
+  const std::vector<WeightForm> forms = backend.weight_forms(plan_);
   for (const auto& [name, made] : weights_) {
     const auto& [spec, id] = made;
     if (plan_.value(id).kind == Kind::kWeight)
-      bindings[static_cast<size_t>(id)] = weights.buffer(spec, backend);
+      bindings[static_cast<size_t>(id)] =
+          weights.buffer(spec, plan_.value(id), forms[static_cast<size_t>(id)], backend);
   }
   std::vector<float> table = rope_table(config_, options_.positions);
   BufferPtr rope = backend.allocate(DType::kF32, static_cast<int64_t>(table.size()));

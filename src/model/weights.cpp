@@ -162,15 +162,10 @@ std::vector<float> ModelWeights::read_floats(const WeightSpec& spec) const {
   return out;
 }
 
-BufferPtr ModelWeights::buffer(const WeightSpec& spec, Backend& backend) {
+BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, WeightForm form,
+                               Backend& backend) {
   BufferPtr& slot = buffers_[spec.name];
-  if (!slot) {
-    DType type = dtype(spec);
-    BufferPtr made = backend.allocate(type, spec.shape.elements());
-    std::vector<std::byte> raw = read(spec);
-    backend.upload(*made, type, 0, spec.shape.elements(), raw.data());
-    slot = std::move(made);
-  }
+  if (!slot) slot = backend.prepare(value, form, read(spec).data());
   return slot;
 }
 

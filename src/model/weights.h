@@ -25,14 +25,20 @@ class ModelWeights {
   // Normal with the config's initializer_range; gains one, biases zero.
   static ModelWeights random(const ModelConfig& config, uint64_t seed, DType dtype);
 
+  // The type that programs over these weights compute in: f32 or bf16. Decided before the first
+  // buffer() and the same for all of them, since they share the buffers.
+  DType compute() const { return compute_; }
+  void compute_in(DType compute) { compute_ = compute; }
+
   // The element type a weight rests in: its tensors' own, or f32 where they differ.
   DType dtype(const WeightSpec& spec) const;
   // In that element type, row-major. Throws: kCorruptFile for a value that is not finite.
   std::vector<std::byte> read(const WeightSpec& spec) const;
   std::vector<float> read_floats(const WeightSpec& spec) const;
 
-  // The weight on a device. Requires: the same back end for each call.
-  BufferPtr buffer(const WeightSpec& spec, Backend& backend);
+  // The weight on a device, in the form that the back end chose for `value`. Requires: the same
+  // back end and form for each call.
+  BufferPtr buffer(const WeightSpec& spec, const Value& value, WeightForm form, Backend& backend);
   // Forgets the buffers; programs keep those that they use.
   void release() { buffers_.clear(); }
 
@@ -43,6 +49,7 @@ class ModelWeights {
 
   std::optional<SafetensorsSet> files_;
   std::string where_;
+  DType compute_ = DType::kF32;
   uint64_t seed_ = 0;
   DType random_dtype_ = DType::kF32;
   double range_ = 0.02;

@@ -86,16 +86,24 @@ ValueId Recorder::like(ValueId v, const char* suffix) {
 ValueId Recorder::embed(ValueId table, ValueId ids) {
   require(shape(table).rank() == 2 && shape(ids).rank() == 1, plan_, Op::kEmbed, {table, ids},
           "table [V, D], ids [T]");
-  ValueId y = temp("embed", {shape(ids)[0], shape(table)[1]}, DType::kF32);
+  ValueId y = temp("embed", {shape(ids)[0], shape(table)[1]}, activations_);
   append({Op::kEmbed, Dir::kForward, {table, ids}, {{y}}, {}});
   return y;
 }
 
 ValueId Recorder::linear(ValueId x, ValueId w, ValueId bias, float scale) {
+  return linear_as(plan_.value(x).dtype, x, w, bias, scale);
+}
+
+ValueId Recorder::linear_f32(ValueId x, ValueId w) {
+  return linear_as(DType::kF32, x, w, kNone, 1.0f);
+}
+
+ValueId Recorder::linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, float scale) {
   require(shape(x).rank() == 2 && shape(w).rank() == 2 && shape(x)[1] == shape(w)[1] &&
               (bias == kNone || shape(bias).elements() == shape(w)[0]),
           plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");
-  ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, plan_.value(x).dtype);
+  ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, dtype);
   append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale}});
   return y;
 }

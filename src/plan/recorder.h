@@ -11,8 +11,10 @@ namespace wick {
 
 class Recorder {
  public:
-  // With `training` ops also record what their backward reads (workspace outputs).
-  Recorder(Plan& plan, bool training) : plan_(plan), training_(training) {}
+  // With `training` ops also record what their backward reads (workspace outputs). `activations` is
+  // the type that embed makes; every other op passes its input's type on.
+  Recorder(Plan& plan, bool training, DType activations = DType::kF32)
+      : plan_(plan), training_(training), activations_(activations) {}
 
   Plan& plan() { return plan_; }
   bool training() const { return training_; }
@@ -31,6 +33,8 @@ class Recorder {
 
   ValueId embed(ValueId table, ValueId ids);
   ValueId linear(ValueId x, ValueId w, ValueId bias = kNone, float scale = 1.0f);
+  // The same with y in f32, for what is read outside the plan (logits).
+  ValueId linear_f32(ValueId x, ValueId w);
   // y += scale * x wᵀ, in place. Requires: nobody has read y yet.
   void linear_into(ValueId y, ValueId x, ValueId w, float scale);
   ValueId rms_norm(ValueId x, ValueId w, float eps);
@@ -66,10 +70,12 @@ class Recorder {
   ValueId root(std::string name, Shape shape, DType dtype, Kind kind);
   ValueId view(ValueId v, int64_t offset, int64_t ld, Shape shape, std::string name);
   ValueId like(ValueId v, const char* suffix);
+  ValueId linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, float scale);
   std::string derived(ValueId v, const char* suffix) const;
 
   Plan& plan_;
   bool training_;
+  DType activations_;
 };
 
 // Appends the reverse pass of everything recorded so far. `params` and `grads` are two flat f32

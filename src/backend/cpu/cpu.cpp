@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
 #include "base/check.h"
 #include "base/threads.h"
@@ -57,9 +58,9 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const BackendOptions& options)
       : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
     for (auto list :
-         {cpu::linear_candidates, cpu::norm_candidates, cpu::elementwise_candidates,
-          cpu::row_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
-          cpu::head_candidates, cpu::optimizer_candidates}) {
+         {cpu::tile_candidates, cpu::linear_candidates, cpu::norm_candidates,
+          cpu::elementwise_candidates, cpu::row_candidates, cpu::attention_fwd_candidates,
+          cpu::attention_bwd_candidates, cpu::head_candidates, cpu::optimizer_candidates}) {
       cpu::Candidates some = list(rung_);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
@@ -90,8 +91,24 @@ class CpuBackend final : public Backend {
                 void* data) const override {
     host_download(elements_, from, dtype, offset, count, data);
   }
+  DType preferred_compute() const override {
+    return cpu::rung_has_bf16(rung_) ? DType::kBF16 : DType::kF32;
+  }
+  std::vector<WeightForm> weight_forms(const Plan& plan) const override {
+    return cpu::rung_has_bf16(rung_) ? tile_forms(plan) : Backend::weight_forms(plan);
+  }
+  int64_t weight_bytes(const Value& weight, WeightForm form) const override {
+    if (form == WeightForm::kRows) return Backend::weight_bytes(weight, form);
+    return static_cast<int64_t>(cpu::tiles_bytes(weight.shape[0], weight.shape[1]));
+  }
+  BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
+    if (form == WeightForm::kRows) return Backend::prepare(weight, form, rows);
+    auto made = std::make_shared<HostBuffer>(static_cast<size_t>(weight_bytes(weight, form)));
+    cpu::pack_tiles(pool_, weight.dtype, rows, weight.shape[0], weight.shape[1], made->data());
+    return made;
+  }
   Selection select(const Plan& plan) const override {
-    return select_candidates(plan, candidates_, pool_.threads(), "cpu");
+    return select_candidates(plan, candidates_, pool_.threads(), "cpu", weight_forms(plan));
   }
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
                                    BufferPtr arena) override {

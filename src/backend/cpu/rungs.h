@@ -16,13 +16,20 @@
 
 namespace wick::cpu {
 
-enum class Rung : int { kAvx512, kAvx2, kSse4, kNeon, kScalar };
-constexpr int kRungCount = 5;
+// The best first. The first two run the AVX-512 source, and kernels of their own before it.
+enum class Rung : int { kAmx, kAvx512Bf16, kAvx512, kAvx2, kSse4, kNeon, kScalar };
+constexpr int kRungCount = 7;
+// Whether a rung multiplies in bf16, and so keeps frozen matrices in tiles.
+constexpr bool rung_has_bf16(Rung rung) { return rung <= Rung::kAvx512Bf16; }
 const char* rung_name(Rung rung);
 // Whether this binary has code for a rung and this machine can run it.
 bool rung_works(Rung rung);
+bool amx_works();
+bool avx512_bf16_works();
 
 using Candidates = std::span<const Candidate>;
+// Of the rungs with bf16 units; empty for the others, and in a binary for another architecture.
+Candidates tile_candidates(Rung rung);
 Candidates linear_candidates(Rung rung);
 Candidates norm_candidates(Rung rung);
 Candidates elementwise_candidates(Rung rung);
@@ -39,11 +46,12 @@ double peak_loop(Rung rung, int64_t rounds);
 
 // Defines `name(rung)` in wick::cpu from the per-target functions `target_fn`, none of which takes
 // an argument. Used after foreach_target, in a file's HWY_ONCE part.
-#define WICK_CPU_BY_RUNG(name, target_fn)                                                      \
-  Candidates name(Rung rung) {                                                                 \
-    using Fn = Candidates (*)();                                                               \
-    constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(target_fn), HWY_CHOOSE_AVX2(target_fn), \
-                                       HWY_CHOOSE_SSE4(target_fn), HWY_CHOOSE_NEON(target_fn), \
-                                       HWY_CHOOSE_FALLBACK(target_fn)};                        \
-    return kTable[static_cast<int>(rung)]();                                                   \
+#define WICK_CPU_BY_RUNG(name, target_fn)                                                         \
+  Candidates name(Rung rung) {                                                                    \
+    using Fn = Candidates (*)();                                                                  \
+    constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(target_fn),    HWY_CHOOSE_AVX3(target_fn), \
+                                       HWY_CHOOSE_AVX3(target_fn),    HWY_CHOOSE_AVX2(target_fn), \
+                                       HWY_CHOOSE_SSE4(target_fn),    HWY_CHOOSE_NEON(target_fn), \
+                                       HWY_CHOOSE_FALLBACK(target_fn)};                           \
+    return kTable[static_cast<int>(rung)]();                                                      \
   }

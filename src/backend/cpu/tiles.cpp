@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/tiles.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/check.h"
+#include "base/threads.h"
+
+namespace wick::cpu {
+namespace {
+
+template <typename T>
+void pack_rows(const T* rows, int64_t n, int64_t k, int64_t block_row, bf16* to) {
+  const int64_t first = block_row * kTileBlock, last = std::min(n, first + kTileBlock);
+  bf16* out = to + tile_index(first, 0, k);
+  std::fill_n(out, tile_blocks(k) * kBlockElements, bf16{});
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = rows + row * k;
+    bf16* at = to + tile_index(row, 0, k);
+    for (int64_t c0 = 0; c0 < k; c0 += kTileBlock, at += kBlockElements)
+      for (int64_t c = 0; c < std::min(kTileBlock, k - c0); ++c) {
+        bf16& element = at[c / 2 * 2 * kTileRows + c % 2];
+        if constexpr (std::is_same_v<T, bf16>)
+          element = from[c0 + c];
+        else
+          element = to_bf16(to_float(from[c0 + c]));
+      }
+  }
+}
+
+}  // namespace
+
+void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to) {
+  auto pack = [&](auto* type) {
+    auto* data = static_cast<decltype(type)>(rows);
+    pool.parallel(tile_blocks(n),
+                  [&](int64_t i) { pack_rows(data, n, k, i, static_cast<bf16*>(to)); });
+  };
+  switch (from) {
+    case DType::kF32:
+      return pack(static_cast<const float*>(nullptr));
+    case DType::kBF16:
+      return pack(static_cast<const bf16*>(nullptr));
+    case DType::kF16:
+      return pack(static_cast<const f16*>(nullptr));
+    default:
+      WICK_CHECK(false, dtype_name(from), " is no weight's element type");
+  }
+}
+
+}  // namespace wick::cpu
