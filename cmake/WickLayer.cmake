@@ -43,6 +43,10 @@ if(WICK_FUZZ)
   add_custom_target(fuzzers)
 endif()
 
+if(WICK_SANITIZE OR WICK_FUZZ)
+  target_compile_definitions(wick_flags INTERFACE WICK_FEW_RUNGS)
+endif()
+
 find_package(Threads REQUIRED)
 
 # The JSON header alone takes three seconds a file; a precompiled one takes a fifth off a cold build. clang
