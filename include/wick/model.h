@@ -19,11 +19,17 @@ struct ModelOptions {
   std::string dtype = "auto";     // compute type: auto, f32, bf16; auto is bf16 where
                                   // the device has units for it
   bool random_weights = false;    // keep config and tokenizer, draw the weights anew
-  uint64_t seed = 0;              // of random weights
+  std::string shape = {};  // instead of a model: random bf16 weights of a known shape, such as
+                           // qwen2.5-0.5b (see model_shapes()), without a tokenizer
+  uint64_t seed = 0;       // of random weights
 };
 
+// Names that ModelOptions::shape takes.
+std::vector<std::string> model_shapes();
+
 struct ModelInfo {
-  std::string path;        // "" for the embedded one
+  std::string path;        // "" for the embedded one and for a shape
+  std::string shape;       // "" unless it was made from one
   std::string model_type;  // llama, qwen2, …
   int64_t parameters = 0, layers = 0, hidden = 0, vocab = 0, context = 0;
   std::string weight_dtype;   // of the largest matrices: f32, bf16, f16
@@ -56,6 +62,7 @@ class Model {
 
   ModelInfo info() const;
   Engine& engine() const;
+  // Throws: kInvalidArgument for a model that was made from a shape: it has none.
   const Tokenizer& tokenizer() const;
 
   // Attaches a PEFT adapter in place of the one before. Throws as Model::load.

@@ -50,9 +50,8 @@ Dataset Dataset::load(const Model& model, const std::string& path, const std::st
   auto impl = std::make_unique<Impl>();
   impl->model = &model;
   impl->options = options;
-  impl->rows =
-      ExampleSet::load(path, split, *m.tokenizer, m.chat_template ? &*m.chat_template : nullptr,
-                       data_options(options));
+  impl->rows = ExampleSet::load(
+      path, split, m.words(), m.chat_template ? &*m.chat_template : nullptr, data_options(options));
   return Dataset(std::move(impl));
 }
 
@@ -117,7 +116,7 @@ std::optional<PromptAndAnswer> last_turn(const Example& e, const Model::Impl& mo
   std::vector<int32_t> stops = model.stop_tokens();
   while (!turn.answer.empty() &&
          (std::find(stops.begin(), stops.end(), turn.answer.back()) != stops.end() ||
-          model.tokenizer->is_special(turn.answer.back())))
+          model.words().is_special(turn.answer.back())))
     turn.answer.pop_back();
   return turn;
 }

@@ -85,14 +85,13 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
       if (!turn || static_cast<int64_t>(turn->prompt.size()) >= m.config.max_positions) continue;
       ExampleResult& e = result.examples[i];
       e.has_match = true;
-      e.prompt = m.tokenizer->decode(turn->prompt, false);
-      e.expected = trimmed(m.tokenizer->decode(turn->answer));
+      e.prompt = m.words().decode(turn->prompt, false);
+      e.expected = trimmed(m.words().decode(turn->answer));
       prompts.push_back(std::move(turn->prompt));
       owners.push_back(i);
     }
     if (!prompts.empty()) {
-      TextGenerator generator(m.backend(), m.config, *m.weights, *m.tokenizer, m.source(),
-                              m.params);
+      TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), m.source(), m.params);
       DecodeOptions decode;
       decode.max_tokens = options.max_tokens;
       decode.stop_tokens = m.stop_tokens();

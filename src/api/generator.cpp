@@ -30,10 +30,10 @@ DecodeOptions decode_options(const GenerateOptions& o, const Model::Impl& model)
   d.stop = o.stop;
   std::vector<int32_t> stops = model.stop_tokens();
   s.xtc_special = stops;
-  for (int32_t id : model.tokenizer->encode_ids("\n", false)) s.xtc_special.push_back(id);
+  for (int32_t id : model.words().encode_ids("\n", false)) s.xtc_special.push_back(id);
   if (!o.ignore_eos) d.stop_tokens = stops;
   for (const std::string& token : o.extra_eos_tokens) {
-    std::optional<int32_t> id = model.tokenizer->id_of(token);
+    std::optional<int32_t> id = model.words().id_of(token);
     if (!id)
       fail(ErrorCode::kInvalidArgument, "--extra-eos-token: the vocabulary has no token \"", token,
            "\"");
@@ -73,7 +73,7 @@ struct Generator::Impl {
       generator.reset();
       adapter = m.adapter;
       trained = m.trained;
-      generator = std::make_unique<TextGenerator>(m.backend(), m.config, *m.weights, *m.tokenizer,
+      generator = std::make_unique<TextGenerator>(m.backend(), m.config, *m.weights, m.words(),
                                                   m.source(), m.params);
       revision = m.revision;
     }
@@ -89,7 +89,7 @@ Generator& Generator::operator=(Generator&&) noexcept = default;
 Generation Generator::complete(const std::string& text, const GenerateOptions& options,
                                const OnText& on_text, bool add_special) {
   const Model::Impl& m = impl_->model->impl();
-  std::vector<int32_t> ids = m.tokenizer->encode_ids(text, add_special);
+  std::vector<int32_t> ids = m.words().encode_ids(text, add_special);
   return generation(impl_->current().generate(ids, decode_options(options, m), on_text));
 }
 
@@ -109,8 +109,7 @@ std::vector<Generation> Generator::complete_many(const std::vector<std::string>&
                                                  const OnDone& on_done) {
   const Model::Impl& m = impl_->model->impl();
   std::vector<std::vector<int32_t>> prompts;
-  for (const std::string& text : texts)
-    prompts.push_back(m.tokenizer->encode_ids(text, add_special));
+  for (const std::string& text : texts) prompts.push_back(m.words().encode_ids(text, add_special));
   std::vector<Generation> results(texts.size());
   if (texts.empty()) return results;
   impl_->current().generate_many(prompts, decode_options(options, m), kSlots,
@@ -122,7 +121,7 @@ std::vector<Generation> Generator::complete_many(const std::vector<std::string>&
 }
 
 int64_t Generator::count_tokens(const std::string& text, bool add_special) const {
-  return static_cast<int64_t>(impl_->model->impl().tokenizer->encode_ids(text, add_special).size());
+  return static_cast<int64_t>(impl_->model->impl().words().encode_ids(text, add_special).size());
 }
 
 }  // namespace wick

@@ -27,10 +27,10 @@ struct Engine::Impl {
 struct Model::Impl {
   Engine* engine = nullptr;
   ModelOptions options;
-  ModelFolder folder;  // its path is "" for the embedded model
+  ModelFolder folder;  // its path is "" for the embedded model and for a shape
   ModelConfig config;
   std::optional<ModelWeights> weights;
-  std::optional<Tokenizer> tokenizer;
+  std::optional<Tokenizer> tokenizer;  // none for a shape
   std::optional<ChatTemplate> chat_template;
 
   // An attached adapter, or weights that a full training changed; `revision` counts the changes.
@@ -45,6 +45,8 @@ struct Model::Impl {
     return {adapter.get(), trained && !adapter ? &trained->layout : nullptr};
   }
   std::string name() const;  // for adapter_config.json and messages
+  // Throws: kInvalidArgument for a shape, which has no tokenizer.
+  const Tokenizer& words() const;
   // Tokens that end a text: the config's and the tokenizer's.
   std::vector<int32_t> stop_tokens() const;
   TemplateInput template_input(const ChatOptions& options) const;

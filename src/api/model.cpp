@@ -4,6 +4,7 @@
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "model/shapes.h"
 
 namespace wick {
 
@@ -41,6 +42,13 @@ Sources open_embedded(bool weights) {
   return s;
 }
 
+Sources open_shape(const std::string& shape) {
+  Sources s;
+  s.folder.config = shape_config(shape);
+  s.where = "the shape " + shape;
+  return s;
+}
+
 Sources open_folder(const std::string& name, bool weights) {
   Sources s;
   s.folder = open_model_folder(name);
@@ -63,13 +71,23 @@ DType compute_type(const std::string& name, const Backend& backend) {
 
 }  // namespace
 
+std::vector<std::string> model_shapes() { return shape_names(); }
+
+const Tokenizer& Model::Impl::words() const {
+  if (!tokenizer)
+    fail(ErrorCode::kInvalidArgument, "the shape ", options.shape,
+         " has no tokenizer, so it reads and writes no text; name a model with --model");
+  return *tokenizer;
+}
+
 std::string Model::Impl::name() const {
+  if (!options.shape.empty()) return options.shape;
   return folder.folder.empty() ? "wick-embedded" : folder.folder.string();
 }
 
 std::vector<int32_t> Model::Impl::stop_tokens() const {
   std::vector<int32_t> ids = config.eos_ids;
-  if (auto eos = tokenizer->eos_id(); eos && std::find(ids.begin(), ids.end(), *eos) == ids.end())
+  if (auto eos = words().eos_id(); eos && std::find(ids.begin(), ids.end(), *eos) == ids.end())
     ids.push_back(*eos);
   return ids;
 }
@@ -77,8 +95,8 @@ std::vector<int32_t> Model::Impl::stop_tokens() const {
 TemplateInput Model::Impl::template_input(const ChatOptions& options) const {
   TemplateInput input;
   input.add_generation_prompt = options.add_generation_prompt;
-  input.bos_token = tokenizer->bos();
-  input.eos_token = tokenizer->eos();
+  input.bos_token = words().bos();
+  input.eos_token = words().eos();
   if (!options.tools_json.empty()) input.tools = parse_json(options.tools_json, "tools");
   if (!options.template_config_json.empty()) {
     input.extra = parse_json(options.template_config_json, "chat-template-config");
@@ -97,9 +115,13 @@ Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(Engine& engine, const ModelOptions& options) {
   const DType compute = compute_type(options.dtype, *engine.impl().backend);
-  const bool from_files = !options.random_weights;
-  Sources s =
-      options.model.empty() ? open_embedded(from_files) : open_folder(options.model, from_files);
+  const bool from_files = !options.random_weights && options.shape.empty();
+  if (!options.shape.empty() && !options.model.empty())
+    fail(ErrorCode::kInvalidArgument, "--shape ", options.shape,
+         " takes the place of a model; leave --model ", options.model, " out");
+  Sources s = !options.shape.empty()  ? open_shape(options.shape)
+              : options.model.empty() ? open_embedded(from_files)
+                                      : open_folder(options.model, from_files);
   auto impl = std::make_unique<Impl>();
   impl->engine = &engine;
   impl->options = options;
@@ -108,15 +130,18 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
       impl->folder.folder.empty() ? s.where : (impl->folder.folder / "config.json").string();
   impl->config = read_config(impl->folder.config, impl->folder.generation_config, where);
   impl->tokenizer = std::move(s.tokenizer);
-  if (impl->tokenizer->vocab_size() > impl->config.vocab)
+  if (impl->tokenizer && impl->tokenizer->vocab_size() > impl->config.vocab)
     fail(ErrorCode::kInvalidArgument, s.where, ": the tokenizer has ids up to ",
          impl->tokenizer->vocab_size() - 1, ", but the model's vocabulary has ", impl->config.vocab,
          " entries; they do not belong together");
-  impl->weights = from_files ? ModelWeights::open(std::move(*s.files), s.where, impl->config)
-                             : ModelWeights::random(impl->config, options.seed, DType::kF32);
+  impl->weights = from_files
+                      ? ModelWeights::open(std::move(*s.files), s.where, impl->config)
+                      : ModelWeights::random(impl->config, options.seed,
+                                             options.shape.empty() ? DType::kF32 : DType::kBF16);
   impl->weights->compute_in(compute);
-  if (const std::string& source = impl->tokenizer->chat_template_source(); !source.empty())
-    impl->chat_template.emplace(source, s.where + ": chat template");
+  if (impl->tokenizer && !impl->tokenizer->chat_template_source().empty())
+    impl->chat_template.emplace(impl->tokenizer->chat_template_source(),
+                                s.where + ": chat template");
   Model model(std::move(impl));
   if (!options.adapter_path.empty()) model.attach_adapter(options.adapter_path);
   return model;
@@ -126,6 +151,7 @@ ModelInfo Model::info() const {
   const Impl& m = *impl_;
   ModelInfo info;
   info.path = m.folder.folder.string();
+  info.shape = m.options.shape;
   info.model_type = m.config.model_type;
   info.parameters = weight_count(m.config);
   info.layers = m.config.layers;
@@ -140,7 +166,7 @@ ModelInfo Model::info() const {
 }
 
 Engine& Model::engine() const { return *impl_->engine; }
-const Tokenizer& Model::tokenizer() const { return *impl_->tokenizer; }
+const Tokenizer& Model::tokenizer() const { return impl_->words(); }
 
 void Model::attach_adapter(const std::string& path) {
   std::vector<float> params;

@@ -42,6 +42,7 @@ ModelOptions ModelFlags::options() const {
   return {.model = model,
           .adapter_path = adapter_path,
           .dtype = dtype,
+          .shape = shape,
           .seed = static_cast<uint64_t>(seed)};
 }
 
@@ -62,6 +63,14 @@ void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter) {
               "it runs no code from model folders; llama, mistral, qwen2 and qwen3 are built in");
   args.refuse("--quantize", OptionKind::kText,
               "this version computes with the weights as they are; leave the flag out");
+}
+
+void add_shape_flag(Args& args, ModelFlags& flags) {
+  args.group("Model");
+  std::string names;
+  for (const std::string& name : model_shapes()) names += (names.empty() ? "" : ", ") + name;
+  args.text("--shape", flags.shape, "NAME",
+            "Random weights of a known shape in place of a model: " + names + ".");
 }
 
 void add_sampling_flags(Args& args, SamplingFlags& flags) {
@@ -161,7 +170,9 @@ void check_data_path(const Args& args, const std::string& data) {
 }
 
 std::string describe_model(const ModelInfo& info) {
-  std::string text = info.path.empty() ? "the model inside wick" : info.path;
+  std::string text = !info.shape.empty() ? "random weights of the shape " + info.shape
+                     : info.path.empty() ? "the model inside wick"
+                                         : info.path;
   text += cat(" (", info.model_type, ", ", format_count(info.parameters), " weights in ",
               info.weight_dtype, ", ", plural(info.layers, "layer"), ", context ",
               format_count(info.context), ")");

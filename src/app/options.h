@@ -25,13 +25,16 @@ struct DeviceFlags {
 void add_device_flags(Args& args, DeviceFlags& flags);
 
 struct ModelFlags {
-  std::string model, adapter_path, dtype = "auto";
+  std::string model, shape, adapter_path, dtype = "auto";
   int64_t seed = 0;
 
   ModelOptions options() const;
 };
 // `reads_adapter`: --adapter-path is an adapter to attach (train and plan declare their own).
 void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter);
+
+// --shape, for verbs that do without text.
+void add_shape_flag(Args& args, ModelFlags& flags);
 
 struct SamplingFlags {
   GenerateOptions options;

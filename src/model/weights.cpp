@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
-#include "base/rng.h"
+#include "model/random_weights.h"
 
 namespace wick {
 
@@ -125,16 +125,14 @@ std::vector<std::byte> ModelWeights::read(const WeightSpec& spec) const {
   for (const WeightSpec::Part& part : spec.parts) {
     const size_t count = static_cast<size_t>(part.shape.elements());
     if (!files_) {
-      Rng rng(mix_key(seed_, name_key(part.tensor)));
-      with_float_type(type, [&](auto element_type) {
-        using T = decltype(element_type);
-        for (size_t i = 0; i < count; ++i) {
-          float x = spec.init == WeightSpec::Init::kOnes ? 1.0f : 0.0f;
-          if (spec.init == WeightSpec::Init::kNormal) x = static_cast<float>(range_) * rng.normal();
-          T stored = from_float<T>(x);
-          std::memcpy(to + i * sizeof(T), &stored, sizeof(T));
-        }
-      });
+      if (spec.init == WeightSpec::Init::kNormal) {
+        fill_random(seed_, part.tensor, range_, type, count, to);
+      } else if (spec.init == WeightSpec::Init::kOnes) {
+        with_float_type(type, [&](auto element_type) {
+          const auto one = from_float<decltype(element_type)>(1.0f);
+          for (size_t i = 0; i < count; ++i) std::memcpy(to + i * element, &one, element);
+        });
+      }
     } else {
       SafetensorsSet::Found found = files_->find(part.tensor);
       const std::byte* from = found.bytes().data();

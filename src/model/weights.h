@@ -22,7 +22,8 @@ class ModelWeights {
   // missing, not expected or of another shape.
   static ModelWeights open(SafetensorsSet files, const std::string& where,
                            const ModelConfig& config);
-  // Normal with the config's initializer_range; gains one, biases zero.
+  // Random with the config's initializer_range as deviation (model/random_weights.h); gains one,
+  // biases zero.
   static ModelWeights random(const ModelConfig& config, uint64_t seed, DType dtype);
 
   // The type that programs over these weights compute in: f32 or bf16. Decided before the first
