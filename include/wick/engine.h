@@ -22,8 +22,9 @@ struct DeviceReport {
   std::string isa;                // the instruction set in use
   std::vector<std::string> isas;  // what --cpu-isa takes here
   int threads = 0;
-  double peak_gflops = 0;    // f32, measured; 0 if not
-  int64_t memory_bytes = 0;  // 0 if unknown
+  double peak_gflops = 0;                      // f32, measured; 0 if not
+  double peak_bf16_gflops = 0, read_gbps = 0;  // of devices() alone: measured; 0 if not
+  int64_t memory_bytes = 0;                    // 0 if unknown
   bool available = true;
   std::string why_not;  // when it is not available: the reason and what to do
 };

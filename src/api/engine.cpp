@@ -40,7 +40,12 @@ std::vector<DeviceReport> Engine::devices() {
   for (const std::string& name : backend_names()) {
     BackendOptions b;
     b.device = name;
-    all.push_back(report(open_backend(b)->info()));
+    const std::unique_ptr<Backend> backend = open_backend(b);
+    DeviceReport r = report(backend->info());
+    const DeviceSpeed speed = backend->speed();
+    r.peak_bf16_gflops = speed.bf16_gflops;
+    r.read_gbps = speed.read_gbps;
+    all.push_back(std::move(r));
   }
   DeviceReport cuda;
   cuda.name = "cuda";

@@ -25,6 +25,8 @@ int run(const OutputFlags& flags) {
                {"isas", d.isas},
                {"threads", d.threads},
                {"peak_gflops", d.peak_gflops},
+               {"peak_bf16_gflops", d.peak_bf16_gflops},
+               {"read_gbps", d.read_gbps},
                {"memory_bytes", d.memory_bytes},
                {"why_not", d.why_not}});
     if (out.json()) continue;
@@ -38,6 +40,10 @@ int run(const OutputFlags& flags) {
     row("threads       ", d.threads > 0 ? std::to_string(d.threads) : "");
     row("peak          ",
         d.peak_gflops > 0 ? fixed(d.peak_gflops, 0) + " GFLOP/s in f32, measured" : "");
+    row("", d.peak_bf16_gflops > 0
+                ? cat("              ", fixed(d.peak_bf16_gflops, 0), " GFLOP/s in bf16, measured")
+                : "");
+    row("reads         ", d.read_gbps > 0 ? fixed(d.read_gbps, 1) + " GB/s, measured" : "");
     row("memory        ", d.memory_bytes > 0 ? format_bytes(d.memory_bytes) : "");
     row("why           ", d.why_not);
   }
@@ -51,6 +57,7 @@ std::function<int()> declare_devices(Args& args) {
   args.summary = "what this machine offers, and why something is missing";
   args.json =
       "One object per device: name, available, description, isa, isas, threads, peak_gflops, "
+      "peak_bf16_gflops, read_gbps, "
       "memory_bytes, why_not.";
   args.examples = {{"wick devices", "names for --device and --cpu-isa"}};
   add_output_flags(args, *flags);

@@ -58,6 +58,13 @@ class Program {
   // Starts one run; never throws. wait() returns when it is done and reports device faults.
   virtual void run() = 0;
   virtual void wait() = 0;
+  // run() and wait() for looking: the seconds of each step of the plan. Empty where the device
+  // cannot tell.
+  virtual std::vector<double> run_timed() {
+    run();
+    wait();
+    return {};
+  }
   // Copies a result, or any bound value, out after wait(): `bytes` of its dtype, the whole of it.
   virtual void read(ValueId id, void* data, size_t bytes) const = 0;
   virtual size_t arena_bytes() const = 0;
@@ -73,10 +80,18 @@ struct DeviceInfo {
   size_t memory_bytes = 0;  // what a run may take; 0 if unknown
 };
 
+// What a device was measured to reach with all its threads; 0 where it was not.
+struct DeviceSpeed {
+  double f32_gflops = 0, bf16_gflops = 0;  // products
+  double read_gbps = 0;                    // of memory, beyond the caches
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
+  // Takes part of a second and half a gigabyte: for benchmarks and people.
+  virtual DeviceSpeed speed() const { return {}; }
   virtual ElementBytes element_sizes() const = 0;
   size_t element_bytes(DType dtype) const { return element_sizes()(dtype); }
   // Zeroed.

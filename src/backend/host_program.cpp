@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -180,6 +181,20 @@ void HostProgram::feed(ValueId id, const void* data, size_t bytes) {
 
 void HostProgram::run() noexcept {
   for (const Call& call : calls_) call.fn(call.args);
+}
+
+std::vector<double> HostProgram::run_timed() {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  seconds.reserve(calls_.size());
+  Clock::time_point before = Clock::now();
+  for (const Call& call : calls_) {
+    call.fn(call.args);
+    const Clock::time_point after = Clock::now();
+    seconds.push_back(std::chrono::duration<double>(after - before).count());
+    before = after;
+  }
+  return seconds;
 }
 
 void HostProgram::read(ValueId id, void* data, size_t bytes) const {

@@ -59,6 +59,7 @@ class HostProgram final : public Program {
   void feed(ValueId id, const void* data, size_t bytes) override;
   void run() noexcept override;
   void wait() override {}
+  std::vector<double> run_timed() override;
   void read(ValueId id, void* data, size_t bytes) const override;
   size_t arena_bytes() const override { return static_cast<size_t>(placement_.arena_bytes); }
 

@@ -77,16 +77,26 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
   return b;
 }
 
-void DecoderEngine::run(std::span<const SlotToken> tokens, std::vector<float>& logits) {
+const Plan& DecoderEngine::plan(int64_t tokens) { return bucket(bucket_size(tokens)).plan->plan(); }
+
+double DecoderEngine::flops(int64_t tokens) {
+  double sum = 0;
+  for (; tokens > 0; tokens -= kLargestBucket) sum += plan_flops(plan(tokens));
+  return sum;
+}
+
+void DecoderEngine::run(std::span<const SlotToken> tokens, std::vector<float>& logits,
+                        std::vector<double>* step_seconds) {
   logits.clear();
   while (!tokens.empty()) {
     size_t n = std::min(tokens.size(), static_cast<size_t>(kLargestBucket));
-    run_chunk(tokens.first(n), logits);
+    run_chunk(tokens.first(n), logits, step_seconds);
     tokens = tokens.subspan(n);
   }
 }
 
-void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits) {
+void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits,
+                              std::vector<double>* step_seconds) {
   Bucket& b = bucket(bucket_size(static_cast<int64_t>(tokens.size())));
   const DecoderContext& c = b.plan->context();
   const size_t t = static_cast<size_t>(c.tokens);
@@ -114,8 +124,12 @@ void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<flo
   feed(c.end, end);
   feed(c.cache_rows, cache);
   feed(b.rows, rows);
-  b.program->run();
-  b.program->wait();
+  if (step_seconds) {
+    *step_seconds = b.program->run_timed();
+  } else {
+    b.program->run();
+    b.program->wait();
+  }
   if (wanted == 0) return;
   const size_t vocab = static_cast<size_t>(config_.vocab);
   std::vector<float> all(rows.size() * vocab);

@@ -34,10 +34,17 @@ class DecoderEngine {
   int64_t vocab() const { return config_.vocab; }
   int64_t cache_bytes() const;
 
+  // The plan that runs `tokens` tokens at once, at most those of the largest bucket.
+  const Plan& plan(int64_t tokens);
+  // Of a run() of that many tokens of one sequence.
+  double flops(int64_t tokens);
+
   // Any number of tokens (in chunks of the largest bucket). `logits` receives one row of the
   // vocabulary per token that wants them, in order.
   // Requires: at most slots() tokens of a call want logits; positions below context().
-  void run(std::span<const SlotToken> tokens, std::vector<float>& logits);
+  // `step_seconds`, if given, receives the seconds of each step of the last chunk's plan.
+  void run(std::span<const SlotToken> tokens, std::vector<float>& logits,
+           std::vector<double>* step_seconds = nullptr);
 
  private:
   struct Bucket {
@@ -46,7 +53,8 @@ class DecoderEngine {
     std::unique_ptr<Program> program;
   };
   Bucket& bucket(int64_t tokens);
-  void run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits);
+  void run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits,
+                 std::vector<double>* step_seconds);
 
   Backend& backend_;
   ModelConfig config_;

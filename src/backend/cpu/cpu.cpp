@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu.h"
 
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 
@@ -67,7 +68,7 @@ class CpuBackend final : public Backend {
   }
 
   DeviceInfo info() const override {
-    std::call_once(measured_, [this] { peak_gflops_ = measure_peak(); });
+    std::call_once(measured_, [this] { peak_gflops_ = measure_peak(cpu::peak_loop); });
     DeviceInfo info;
     info.name = "cpu";
     info.isa = cpu::rung_name(rung_);
@@ -78,6 +79,14 @@ class CpuBackend final : public Backend {
     info.peak_gflops = peak_gflops_;
     info.memory_bytes = physical_memory();
     return info;
+  }
+
+  DeviceSpeed speed() const override {
+    DeviceSpeed speed;
+    speed.f32_gflops = info().peak_gflops;
+    if (cpu::rung_has_bf16(rung_)) speed.bf16_gflops = measure_peak(cpu::bf16_peak_loop);
+    speed.read_gbps = measure_reads();
+    return speed;
   }
 
   ElementBytes element_sizes() const override { return elements_.bytes; }
@@ -118,18 +127,40 @@ class CpuBackend final : public Backend {
 
  private:
   // On threads of its own: info() may be called while the pool is at work.
-  double measure_peak() const {
+  double measure_peak(double (*loop)(Rung, int64_t)) const {
     using Clock = std::chrono::steady_clock;
     ThreadPool pool(pool_.threads());
     double best = 0;
     int64_t rounds = 1000;
     for (auto start = Clock::now(); Clock::now() - start < std::chrono::milliseconds(20);) {
       auto t0 = Clock::now();
-      pool.parallel(pool.threads(), [&](int64_t) { cpu::peak_loop(rung_, rounds); });
+      pool.parallel(pool.threads(), [&](int64_t) { loop(rung_, rounds); });
       double seconds = std::chrono::duration<double>(Clock::now() - t0).count();
-      best = std::max(best, pool.threads() * cpu::peak_loop(rung_, 1) *
-                                static_cast<double>(rounds) / seconds * 1e-9);
+      best = std::max(
+          best, pool.threads() * loop(rung_, 1) * static_cast<double>(rounds) / seconds * 1e-9);
       if (seconds < 2e-3) rounds *= 2;
+    }
+    return best;
+  }
+
+  // Each thread reads a stretch of its own, more than caches hold; the best of a few rounds.
+  double measure_reads() const {
+    using Clock = std::chrono::steady_clock;
+    constexpr size_t kBytes = size_t{512} << 20;
+    ThreadPool pool(pool_.threads());
+    const HostBuffer buffer(kBytes);
+    const size_t share = kBytes / static_cast<size_t>(pool.threads()) / 64 * 64;
+    pool.parallel(pool.threads(), [&](int64_t i) {
+      std::memset(buffer.data() + static_cast<size_t>(i) * share, 1, share);
+    });
+    double best = 0;
+    for (int round = 0; round < 5; ++round) {
+      auto t0 = Clock::now();
+      pool.parallel(pool.threads(), [&](int64_t i) {
+        cpu::read_loop(buffer.data() + static_cast<size_t>(i) * share, share);
+      });
+      double seconds = std::chrono::duration<double>(Clock::now() - t0).count();
+      best = std::max(best, static_cast<double>(share) * pool.threads() / seconds * 1e-9);
     }
     return best;
   }

@@ -107,7 +107,8 @@ WICK_CPU_BY_RUNG(optimizer_candidates, optimizer_table)
 
 double peak_loop(Rung rung, int64_t rounds) {
   using Fn = double (*)(int64_t);
-  constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(peak_rounds), HWY_CHOOSE_AVX2(peak_rounds),
+  constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(peak_rounds), HWY_CHOOSE_AVX3(peak_rounds),
+                                     HWY_CHOOSE_AVX3(peak_rounds), HWY_CHOOSE_AVX2(peak_rounds),
                                      HWY_CHOOSE_SSE4(peak_rounds), HWY_CHOOSE_NEON(peak_rounds),
                                      HWY_CHOOSE_FALLBACK(peak_rounds)};
   return kTable[static_cast<int>(rung)](rounds);

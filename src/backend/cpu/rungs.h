@@ -47,6 +47,10 @@ Candidates optimizer_candidates(Rung rung);
 
 // Multiplications and additions that one thread finishes in `rounds` rounds of the peak loop.
 double peak_loop(Rung rung, int64_t rounds);
+// The same in bf16. Requires: rung_has_bf16(rung).
+double bf16_peak_loop(Rung rung, int64_t rounds);
+// Reads `bytes` once; the result is of no use but to the compiler.
+uint64_t read_loop(const void* data, size_t bytes);
 
 }  // namespace wick::cpu
 
