@@ -14,11 +14,14 @@ struct Forecast {
   int64_t tokens_per_step = 0;   // T of a micro-batch
   int64_t targets_per_step = 0;  // M
   bool recompute = false;
-  double gflop = 0;     // of one micro-batch, forward and backward
-  double step_ms = 0;   // of one update, estimated; 0 if the device's speed is not known
-  int64_t updates = 0;  // of the whole run
-  double total_seconds = 0;
-  int64_t disk_bytes = 0;  // of what is saved at the end
+  double gflop = 0;    // of one micro-batch, forward and backward
+  double step_ms = 0;  // of one update, from a moment's run of a part of the model; 0 if the device
+                       // cannot be timed
+  double eval_ms = 0;  // of one look at the held-out rows
+  int64_t updates = 0;        // of the whole run
+  double total_seconds = 0;   // updates and looks at the held-out rows
+  bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
+  int64_t disk_bytes = 0;     // of what is saved at the end
 };
 
 }  // namespace wick

@@ -15,7 +15,8 @@
 namespace wick {
 
 struct TrainOptions {
-  std::string data = {};  // folder with train.jsonl (valid.jsonl, test.jsonl), or a file
+  std::string data = {};  // folder with train.jsonl (valid.jsonl, test.jsonl), or a file; "" for a
+                          // forecast alone: rows of max_seq_length tokens, all trained, are assumed
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
   std::string fine_tune_type = "lora";    // lora, full
   DatasetOptions dataset = {};

@@ -6,21 +6,17 @@
 #include "base/check.h"
 #include "base/process.h"
 #include "model/save.h"
+#include "train/probe.h"
 #include "train/run.h"
 
 namespace wick {
 
 namespace {
 
-// The share of the measured peak that a training step reaches on the CPU, for the first estimate of
-// its time.
-constexpr double kExpectedUtilisation = 0.5;
-constexpr int64_t kMaxPackTokens = 2048;
 constexpr size_t kSamples = 3;
 
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
-  if (o.data.empty()) refuse("--data is missing: a folder with train.jsonl, or a JSON-lines file");
   if (o.adapter_path.empty()) refuse("--adapter-path is empty: name a folder for the result");
   if (o.fine_tune_type == "dora")
     fail(ErrorCode::kUnsupported, "--fine-tune-type dora is not trained yet; use lora or full");
@@ -83,7 +79,9 @@ struct Trainer::Impl {
 
   void load_data();
   void declare();
+  void assume_rows();
   void choose_step();
+  void forecast_time(const Order& order);
   Json identity() const;
   void save_result(std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.
@@ -93,6 +91,7 @@ struct Trainer::Impl {
 
 void Trainer::Impl::load_data() {
   const Model::Impl& m = model->impl();
+  if (options.data.empty()) return assume_rows();
   const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
   DataOptions d = data_options(options.dataset);
   if (d.max_seq_length > m.config.max_positions) {
@@ -100,9 +99,9 @@ void Trainer::Impl::load_data() {
     messages.push_back(
         cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
   }
-  train = ExampleSet::load(options.data, "train", *m.tokenizer, chat, d);
+  train = ExampleSet::load(options.data, "train", m.words(), chat, d);
   if (ExampleSet::has_split(options.data, "valid"))
-    valid = ExampleSet::load(options.data, "valid", *m.tokenizer, chat, d);
+    valid = ExampleSet::load(options.data, "valid", m.words(), chat, d);
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
     if (!set) continue;
     constexpr size_t kNamed = 5;
@@ -113,6 +112,20 @@ void Trainer::Impl::load_data() {
       messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
                              " more rows like that; wick data shows them all"));
   }
+}
+
+// One update's worth of rows for a forecast without data.
+void Trainer::Impl::assume_rows() {
+  const int64_t length =
+      std::min(options.dataset.max_seq_length, model->impl().config.max_positions);
+  Example row;
+  row.ids.assign(static_cast<size_t>(std::max<int64_t>(2, length)), 0);
+  row.trained.assign(row.ids.size(), 1);
+  row.trained[0] = 0;
+  const int64_t rows = options.batch_size * options.grad_accumulation_steps;
+  train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
+                                    "assumed rows");
+  forecast.assumed_rows = true;
 }
 
 void Trainer::Impl::declare() {
@@ -191,20 +204,37 @@ void Trainer::Impl::choose_step() {
   forecast.tokens_per_step = step->limits().tokens;
   forecast.targets_per_step = step->limits().targets;
   forecast.gflop = step->micro_flops() / 1e9;
-  forecast.updates = count_updates(options, train.size());
+  forecast.updates =
+      forecast.assumed_rows && options.iters <= 0 ? 1 : count_updates(options, train.size());
   // Adapter or model, and the checkpoint with its two moments.
   forecast.disk_bytes = 4 * f.params;
-  double packs = 0;
+  forecast_time(order);
+}
+
+void Trainer::Impl::forecast_time(const Order& order) {
+  const Model::Impl& m = model->impl();
+  if (m.backend().info().peak_gflops <= 0) return;
+  std::vector<Pack> packs;
   const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
   for (int64_t i = 0; i < sampled; ++i)
-    packs += static_cast<double>(
-        pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing).size());
-  double peak = m.backend().info().peak_gflops;
-  if (peak > 0 && sampled > 0) {
-    forecast.step_ms =
-        1e3 * packs / static_cast<double>(sampled) * forecast.gflop / (peak * kExpectedUtilisation);
-    forecast.total_seconds = forecast.step_ms / 1e3 * static_cast<double>(forecast.updates);
+    for (Pack& pack :
+         pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
+      packs.push_back(std::move(pack));
+  const double attended = mean_attended(packs);
+  const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
+                         {step->limits(), attended, forecast.recompute});
+  const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
+  forecast.step_ms = 1e3 * (packs_per_update * probe.seconds(step->micro_plan(), attended) +
+                            probe.update_seconds(trainable->layout.size()));
+  double evals = 0;
+  if (valid) {
+    const std::vector<Pack> held_out = valid_packs(*valid, options, step->limits());
+    forecast.eval_ms = 1e3 * static_cast<double>(held_out.size()) *
+                       probe.seconds(step->score_plan(), mean_attended(held_out));
+    evals = static_cast<double>(count_evals(options, forecast.updates));
   }
+  forecast.total_seconds =
+      1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals);
 }
 
 Json Trainer::Impl::identity() const {
@@ -270,7 +300,7 @@ std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
     chat.template_config_json = options.dataset.chat_template_config;
     bool rendered = model->has_chat_template();
     prompts.push_back(
-        {m.tokenizer->encode_ids(rendered ? model->render_chat(messages, chat) : text, !rendered),
+        {m.words().encode_ids(rendered ? model->render_chat(messages, chat) : text, !rendered),
          {}});
   }
   if (!prompts.empty()) return prompts;
@@ -285,7 +315,7 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   std::vector<std::string> texts;
   if (prompts.empty()) return texts;
   Model::Impl& m = model->impl();
-  TextGenerator generator(m.backend(), m.config, *m.weights, *m.tokenizer, trainable->source(),
+  TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), trainable->source(),
                           std::move(params));
   DecodeOptions decode;
   decode.max_tokens = 64;
@@ -321,6 +351,9 @@ std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
 TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Impl& t = *impl_;
   Model::Impl& m = t.model->impl();
+  if (t.options.data.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
@@ -349,6 +382,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   setup.peak_gflops = m.backend().info().peak_gflops;
   // The plan's memory on top of what the process had: its code, the tokenizer, the data.
   setup.forecast_bytes = t.forecast.peak_bytes + process_bytes;
+  setup.update_seconds = 1e-3 * t.forecast.step_ms;
+  setup.eval_seconds = 1e-3 * t.forecast.eval_ms;
   setup.save_result = [&t](std::span<const float> params) { t.save_result(params); };
   TrainRun run(*t.step, std::move(setup));
   TrainResult result = run.run(callbacks);
@@ -361,8 +396,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
 
   std::vector<std::string> after = t.answer(prompts, t.step->params_buffer());
   for (size_t i = 0; i < prompts.size(); ++i)
-    result.samples.push_back({m.tokenizer->decode(prompts[i].prompt, true),
-                              m.tokenizer->decode(prompts[i].answer, true), before[i], after[i]});
+    result.samples.push_back({m.words().decode(prompts[i].prompt, true),
+                              m.words().decode(prompts[i].answer, true), before[i], after[i]});
   std::filesystem::path report = std::filesystem::path(t.options.adapter_path) / "report.html";
   write_report(report, t.options, t.model->info(), t.model->engine().device(), t.forecast, result);
   result.report_path = report.string();

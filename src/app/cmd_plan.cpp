@@ -17,7 +17,7 @@ struct Flags {
 
 int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
-  TrainOptions options = flags.train.checked(args);
+  TrainOptions options = flags.train.checked(args, false);
   Engine engine(flags.train.device.options());
   Model model = Model::load(engine, flags.train.model_options());
   Trainer trainer(model, options);
@@ -42,16 +42,23 @@ int run(const Args& args, const Flags& flags) {
 std::function<int()> declare_plan(Args& args) {
   auto flags = std::make_shared<Flags>();
   args.summary = "memory, to the byte, and time of a training run, before it runs";
-  args.details = "Takes the flags of wick train. No weight is read and nothing is written.";
+  args.details =
+      "Takes the flags of wick train. No weight is read and nothing is written. The time comes "
+      "from "
+      "running a part of the model, with random weights, for a moment. Without --data every row is "
+      "taken to have --max-seq-length tokens, all of them trained.";
   args.json = "One object, as the forecast of wick train; with --print also plan.";
   args.examples = {
       {"wick plan --model Qwen2.5-0.5B --data data --rank 16", "what would this run take?"},
+      {"wick plan --shape qwen2.5-0.5b --batch-size 1 --max-seq-length 512",
+       "a model that is not there, and no data"},
       {"wick plan --data data --memory 200MB", "and if it had to fit into 200 MB?"},
       {"wick plan --data data --print", "every step of the recorded plan"},
   };
   args.group("Plan");
   args.flag("--print", flags->print, "Print the plan of one batch, step by step.");
   add_train_flags(args, flags->train);
+  add_shape_flag(args, flags->train.model);
   add_output_flags(args, flags->output);
   return [flags, &args] { return run(args, *flags); };
 }

@@ -97,9 +97,10 @@ std::function<int()> declare_train(Args& args) {
       "trains an adapter, and writes it with report.html to --adapter-path in the format of PEFT. "
       "Ctrl-C saves and says how to go on.";
   args.json =
-      "One object per event. forecast: peak_bytes, step_ms, weights, params, gradients, "
+      "One object per event. forecast: peak_bytes, step_ms, eval_ms, weights, params, gradients, "
       "moments, feeds, arena, tokens_per_step, targets_per_step, recompute, gflop, updates, "
-      "total_seconds, disk_bytes. step: step, steps, epoch, loss, learning_rate, grad_norm, "
+      "assumed_rows, total_seconds, disk_bytes. step: step, steps, epoch, loss, learning_rate, "
+      "grad_norm, "
       "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "
       "seconds, seconds_left. eval: step, loss, perplexity, tokens, rows, best. saved: step, "
       "path. done: steps, interrupted, first_loss, final_loss, first_valid_loss, valid_loss, "

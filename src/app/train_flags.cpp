@@ -219,8 +219,8 @@ ModelOptions TrainFlags::model_options() const {
   return options;
 }
 
-TrainOptions TrainFlags::checked(const Args& args) const {
-  check_data_path(args, data.data);
+TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
+  if (needs_data || !data.data.empty()) check_data_path(args, data.data);
   TrainOptions o = train;
   o.data = data.data;
   o.dataset = data.options;

@@ -25,7 +25,8 @@ struct TrainFlags {
   std::string optimizer_config_where;
 
   // What the library is asked for, once everything is read. Throws: UsageError, Error.
-  TrainOptions checked(const Args& args) const;
+  // `needs_data`: otherwise --data may be left out (a forecast).
+  TrainOptions checked(const Args& args, bool needs_data = true) const;
   ModelOptions model_options() const;
 };
 

@@ -49,6 +49,7 @@ Json forecast_json(const Forecast& f) {
   return {{"event", "forecast"},
           {"peak_bytes", f.peak_bytes},
           {"step_ms", f.step_ms},
+          {"eval_ms", f.eval_ms},
           {"weights", f.weights},
           {"params", f.params},
           {"gradients", f.gradients},
@@ -60,6 +61,7 @@ Json forecast_json(const Forecast& f) {
           {"recompute", f.recompute},
           {"gflop", f.gflop},
           {"updates", f.updates},
+          {"assumed_rows", f.assumed_rows},
           {"total_seconds", f.total_seconds},
           {"disk_bytes", f.disk_bytes}};
 }
@@ -87,9 +89,12 @@ std::string forecast_table(const Forecast& f) {
   std::string update =
       cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per batch");
   say("one update", f.step_ms > 0 ? "about " + format_ms(f.step_ms) + ", " + update : update);
-  say("the run",
-      plural(f.updates, "update") +
-          (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
+  if (f.assumed_rows)
+    say("assumed", "no --data: rows of --max-seq-length tokens, all of them trained");
+  else
+    say("the run",
+        plural(f.updates, "update") +
+            (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
   say("on disk", format_bytes(f.disk_bytes));
   return text;
 }

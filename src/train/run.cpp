@@ -67,6 +67,19 @@ int64_t count_updates(const TrainOptions& o, int64_t rows) {
   return o.epochs * per_epoch;
 }
 
+int64_t count_evals(const TrainOptions& o, int64_t updates) {
+  // Before the first update, after the last, and between.
+  return 2 + (o.steps_per_eval > 0 ? (updates - 1) / o.steps_per_eval : 0);
+}
+
+std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& o,
+                              const PackLimits& limits) {
+  int64_t rows = valid.size();
+  if (o.val_batches > 0) rows = std::min(rows, o.val_batches * o.batch_size);
+  Order draw(valid.size(), rows, o.seed, true);
+  return pack_rows(valid, draw.update(0), limits, o.seed, 0, o.packing);
+}
+
 Schedule make_schedule(const TrainOptions& o, int64_t updates) {
   Schedule s;
   s.name = o.lr_schedule;
@@ -87,14 +100,7 @@ TrainRun::TrainRun(TrainStep& step, RunSetup setup)
              setup_.options.shuffle),
       updates_(count_updates(setup_.options, setup_.train->size())),
       schedule_(make_schedule(setup_.options, updates_)) {
-  if (setup_.valid) {
-    // The same rows each time, drawn once from the seed.
-    const TrainOptions& o = setup_.options;
-    int64_t rows = setup_.valid->size();
-    if (o.val_batches > 0) rows = std::min(rows, o.val_batches * o.batch_size);
-    Order draw(setup_.valid->size(), rows, o.seed, true);
-    valid_packs_ = pack_rows(*setup_.valid, draw.update(0), step_.limits(), o.seed, 0, o.packing);
-  }
+  if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
   if (setup_.options.resume) resume();
 }
 
@@ -129,6 +135,7 @@ void TrainRun::resume() {
 }
 
 EvalReport TrainRun::evaluate(int64_t step) {
+  const double start = now_seconds();
   EvalReport e;
   e.step = step;
   std::vector<float> logp(static_cast<size_t>(step_.limits().targets));
@@ -146,6 +153,8 @@ EvalReport TrainRun::evaluate(int64_t step) {
     best_valid_ = e.loss;
     has_best_ = true;
   }
+  eval_sum_ += now_seconds() - start;
+  ++evals_done_;
   return e;
 }
 
@@ -213,8 +222,29 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   loss_sum_ += loss * static_cast<double>(targets);
   loss_tokens_ += targets;
   window_packs_ += static_cast<int64_t>(packs.size());
-  window_seconds_ += now_seconds() - start;
+  const double seconds = now_seconds() - start;
+  window_seconds_ += seconds;
+  update_sum_ += seconds;
+  ++updates_done_;
   return loss;
+}
+
+// The forecast counts as much as its first few measurements, so that the first line is no guess and
+// the later ones are what was measured.
+double TrainRun::seconds_left(int64_t step) const {
+  auto expected = [](double forecast, double sum, int64_t count) {
+    const double weight = forecast > 0 ? 3 : 0;
+    const double n = static_cast<double>(count) + weight;
+    return n > 0 ? (weight * forecast + sum) / n : 0;
+  };
+  double left = static_cast<double>(updates_ - step) *
+                expected(setup_.update_seconds, update_sum_, updates_done_);
+  if (!valid_packs_.empty()) {
+    const int64_t evals =
+        count_evals(setup_.options, updates_) - count_evals(setup_.options, step) + 1;
+    left += static_cast<double>(evals) * expected(setup_.eval_seconds, eval_sum_, evals_done_);
+  }
+  return left;
 }
 
 StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
@@ -234,10 +264,8 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
                     (seconds * 1e9 * setup_.peak_gflops);
   r.peak_bytes = peak_memory_bytes();
   r.forecast_bytes = setup_.forecast_bytes;
-  double spent = now_seconds() - started_;
-  r.seconds = earlier_seconds_ + spent;
-  r.seconds_left = spent / static_cast<double>(std::max<int64_t>(1, step - first_update_)) *
-                   static_cast<double>(updates_ - step);
+  r.seconds = earlier_seconds_ + now_seconds() - started_;
+  r.seconds_left = seconds_left(step);
   return r;
 }
 

@@ -22,12 +22,18 @@ struct RunSetup {
   Json identity;           // what must be the same on resume
   double peak_gflops = 0;  // of the device; 0: unknown
   int64_t forecast_bytes = 0;
+  double update_seconds = 0, eval_seconds = 0;  // as forecast; 0: unknown
   // Writes the result so far where the user finds it.
   std::function<void(std::span<const float> params)> save_result;
 };
 
 // Updates of a run: --iters batches, or --epochs times the data.
 int64_t count_updates(const TrainOptions& options, int64_t rows);
+// Looks at the held-out rows in a run of that many updates.
+int64_t count_evals(const TrainOptions& options, int64_t updates);
+// The held-out rows that are looked at, the same each time: drawn once from the seed.
+std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& options,
+                              const PackLimits& limits);
 Schedule make_schedule(const TrainOptions& options, int64_t updates);
 
 class TrainRun {
@@ -43,6 +49,7 @@ class TrainRun {
   void resume();
   EvalReport evaluate(int64_t step);
   void save(int64_t step, const TrainCallbacks& callbacks);
+  double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
   void report(const StepReport& r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
@@ -61,6 +68,9 @@ class TrainRun {
   // Since the last report.
   double loss_sum_ = 0, window_seconds_ = 0;
   int64_t loss_tokens_ = 0, window_tokens_ = 0, window_packs_ = 0;
+  // Since the start.
+  double update_sum_ = 0, eval_sum_ = 0;
+  int64_t updates_done_ = 0, evals_done_ = 0;
   double earlier_seconds_ = 0;  // of runs before a resume
   double started_ = 0;
 };

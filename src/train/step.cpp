@@ -149,12 +149,21 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-double TrainStep::accumulate(const Pack& pack, float weight) {
+void TrainStep::feed(const Pack& pack, float weight) {
   feed_pack(*micro_program_, *micro_, tail_, pack);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
   micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
+}
+
+std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) {
+  feed(pack, weight);
+  return micro_program_->run_timed();
+}
+
+double TrainStep::accumulate(const Pack& pack, float weight) {
+  feed(pack, weight);
   micro_program_->run();
   micro_program_->wait();
   float loss = 0;

@@ -57,6 +57,7 @@ class TrainStep {
   // Of one micro-batch, forward and backward.
   double micro_flops() const { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
+  const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const { return options_.limits; }
 
@@ -73,6 +74,8 @@ class TrainStep {
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
   double accumulate(const Pack& pack, float weight);
+  // The same, with the seconds of each step of micro_plan() in place of the loss.
+  std::vector<double> accumulate_timed(const Pack& pack, float weight);
   std::vector<float> grads() const;
   // One AdamW update from the gradients so far; returns their norm before clipping.
   float update(const AdamwSettings& settings);
@@ -80,6 +83,8 @@ class TrainStep {
   void evaluate(const Pack& pack, std::span<float> logp) { scorer_->score(pack, logp); }
 
  private:
+  void feed(const Pack& pack, float weight);
+
   ModelConfig config_;
   Trainable trainable_;
   StepOptions options_;

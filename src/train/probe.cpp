@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+namespace wick {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLayers = 2;  // the first has no gradient below it, the second is like the rest
+constexpr int64_t kVocab = 16384;  // more than caches hold
+constexpr int64_t kLeastTokens = 128;
+constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
+constexpr double kUtilisation = 0.5;  // for that estimate
+constexpr double kTimedSeconds = 0.25;
+constexpr int kLeastRuns = 2, kMostRuns = 9;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return 0.5 * (values[(n - 1) / 2] + values[n / 2]);
+}
+
+std::string op_of(const Step& step) {
+  return cat(op_name(step.op), step.dir == Dir::kForward ? " fwd" : " bwd");
+}
+
+// Op, direction, and of each operand its type and columns: what a kernel's rate depends on, rows
+// and the vocabulary aside.
+std::string kind_of(const Plan& plan, const Step& step) {
+  std::string kind = op_of(step);
+  auto add = [&](ValueId id) {
+    if (id == kNone) {
+      kind += " -";
+      return;
+    }
+    const Value& v = plan.value(id);
+    kind += cat(" ", dtype_name(v.dtype));
+    if (v.shape.rank() == 2) kind += cat(v.shape[1]);
+    if (plan.value(v.root).kind == Kind::kWeight) kind += "w";
+  };
+  for (ValueId id : step.inputs) add(id);
+  for (const Output& o : step.outputs) {
+    add(o.value);
+    if (o.mode != OutMode::kWrite) kind += "+";
+  }
+  return kind;
+}
+
+double units_of(const Plan& plan, const Step& step, double attended) {
+  auto elements = [&](ValueId id) { return static_cast<double>(plan.value(id).shape.elements()); };
+  if (step.op == Op::kAttention)
+    return attended * elements(step.inputs[step.dir == Dir::kForward ? 0 : 1]);
+  if (step.op == Op::kEmbed)
+    return elements(step.dir == Dir::kForward ? step.outputs[0].value : step.inputs[0]);
+  const double flops = step_flops(plan, step);
+  if (flops > 0) return flops;
+  double sum = 0;
+  for (const Output& o : step.outputs)
+    if (o.value != kNone) sum += elements(o.value);
+  return sum;
+}
+
+// The adapter, or the trained weights, of the cut model. `made` keeps the adapter alive.
+Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
+                        std::shared_ptr<Adapter>& made) {
+  if (!whole.adapter) {
+    const bool all = whole.layout.find("model.embed_tokens.weight") != nullptr;
+    return train_weights(cut, all ? -1 : 1);
+  }
+  LoraOptions lora;
+  const LoraModule& first = whole.adapter->modules().front();
+  lora.rank = first.rank;
+  lora.dropout = first.dropout;
+  std::set<std::string> targets;
+  for (const LoraModule& m : whole.adapter->modules()) {
+    // model.layers.3.self_attn.q_proj → self_attn.q_proj
+    size_t dot = m.module.rfind('.');
+    if (dot != std::string::npos && dot > 0) dot = m.module.rfind('.', dot - 1);
+    targets.insert(dot == std::string::npos ? m.module : m.module.substr(dot + 1));
+  }
+  lora.targets.assign(targets.begin(), targets.end());
+  made = std::make_shared<Adapter>(Adapter::create(lora, adaptable_linears(cut)));
+  return train_adapter(*made);
+}
+
+// One full pack of rows whose tokens attend to as many others as the run's do.
+Pack make_pack(const PackLimits& limits, double attended, int64_t vocab) {
+  const int64_t length = std::clamp<int64_t>(std::llround(2 * attended - 1), 1, limits.tokens);
+  std::vector<Example> rows;
+  int64_t tokens = 0, targets = 0;
+  while (tokens < limits.tokens) {
+    const int64_t n = std::min(length, limits.tokens - tokens);
+    tokens += n;
+    // The row's share of all targets, at its end; at least the one that makes it a row.
+    const int64_t wanted = limits.targets * tokens / limits.tokens - targets;
+    const int64_t trained = std::clamp<int64_t>(wanted, 1, n);
+    if (targets + trained > limits.targets) break;
+    targets += trained;
+    Example e;
+    for (int64_t i = 0; i <= n; ++i) {
+      e.ids.push_back(static_cast<int32_t>((7919 * (tokens + i)) % vocab));
+      e.trained.push_back(i > n - trained);
+    }
+    rows.push_back(std::move(e));
+  }
+  const ExampleSet set = ExampleSet::from_examples(std::move(rows), "probe");
+  std::vector<int64_t> all(static_cast<size_t>(set.size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return pack_rows(set, all, limits, 0, 0, true).front();
+}
+
+}  // namespace
+
+double mean_attended(std::span<const Pack> packs) {
+  double sum = 0, tokens = 0;
+  for (const Pack& pack : packs) {
+    tokens += static_cast<double>(pack.begin.size());
+    for (size_t t = 0; t < pack.begin.size(); ++t) sum += pack.end[t] - pack.begin[t];
+  }
+  return tokens > 0 ? sum / tokens : 1;
+}
+
+SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
+                       const Trainable& trainable, const Case& run) {
+  ModelConfig cut = config;
+  cut.layers = std::min(config.layers, kLayers);
+  cut.windows.resize(static_cast<size_t>(cut.layers));
+  cut.vocab = std::min(config.vocab, kVocab);
+  measure(backend, cut, weights, trainable, run);
+}
+
+void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWeights& weights,
+                         const Trainable& trainable, const Case& run) {
+  std::shared_ptr<Adapter> adapter;
+  const Trainable trained = cut_trainable(trainable, cut, adapter);
+  ModelWeights random = ModelWeights::random(cut, 0, weights.dtype(weight_specs(cut).front()));
+  random.compute_in(weights.compute());
+
+  StepOptions options;
+  options.recompute = run.recompute;
+  std::unique_ptr<TrainStep> step;
+  const double rate = 1e9 * kUtilisation * std::max(1.0, backend.info().peak_gflops);
+  for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
+    options.limits.tokens = tokens;
+    options.limits.targets = std::max<int64_t>(1, run.limits.targets * tokens / run.limits.tokens);
+    options.positions = tokens;
+    step = std::make_unique<TrainStep>(cut, random, trained, options);
+    if (tokens <= kLeastTokens || step->micro_flops() < kRunSeconds * rate) break;
+  }
+  const Pack pack = make_pack(options.limits, run.attended, cut.vocab);
+  step->compile(backend, random);
+  step->set_params(adapter ? adapter->initial_params(0) : initial_weights(trained, random));
+
+  const Plan& plan = step->micro_plan();
+  std::vector<std::vector<double>> samples(plan.steps.size());
+  std::vector<double> updates;
+  AdamwSettings settings;
+  step->accumulate_timed(pack, 1.0f);
+  step->update(settings);
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kMostRuns; ++i) {
+    if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
+    const std::vector<double> seconds = step->accumulate_timed(pack, 1.0f);
+    for (size_t s = 0; s < seconds.size(); ++s) samples[s].push_back(seconds[s]);
+    const Clock::time_point before = Clock::now();
+    step->update(settings);
+    updates.push_back(seconds_since(before));
+  }
+  const double attended = mean_attended({&pack, 1});
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    if (samples[s].empty()) continue;
+    const double seconds = median(samples[s]), units = units_of(plan, plan.steps[s], attended);
+    for (Rate* r : {&by_kind_[kind_of(plan, plan.steps[s])], &by_op_[op_of(plan.steps[s])]}) {
+      r->seconds += seconds;
+      r->units += units;
+    }
+    all_.seconds += seconds;
+    all_.units += step_flops(plan, plan.steps[s]);
+  }
+  update_ = {median(updates), static_cast<double>(trained.layout.size())};
+}
+
+double SpeedProbe::seconds(const Plan& plan, double attended) const {
+  double sum = 0;
+  for (const Step& step : plan.steps) {
+    const double units = units_of(plan, step, attended);
+    auto kind = by_kind_.find(kind_of(plan, step));
+    auto op = by_op_.find(op_of(step));
+    if (kind != by_kind_.end() && kind->second.units > 0)
+      sum += units * kind->second.seconds / kind->second.units;
+    else if (op != by_op_.end() && op->second.units > 0)
+      sum += units * op->second.seconds / op->second.units;
+    else if (all_.units > 0)
+      sum += step_flops(plan, step) * all_.seconds / all_.units;
+  }
+  return sum;
+}
+
+double SpeedProbe::update_seconds(int64_t params) const {
+  return update_.units > 0 ? static_cast<double>(params) * update_.seconds / update_.units : 0;
+}
+
+}  // namespace wick

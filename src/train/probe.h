@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SpeedProbe: how long a plan will take, from a moment's work on this device.
+//
+// A training step of the same model cut to two layers and a part of its vocabulary, with random
+// weights, is run step by step. Every kind of step (op, direction, kernel-relevant sizes) gets a
+// rate: seconds per unit of its work. The time of the whole plan is the sum over its steps. Where
+// even two layers take long, fewer tokens are run and the rates carry the difference.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "train/step.h"
+
+namespace wick {
+
+class SpeedProbe {
+ public:
+  // What of a run matters to its speed.
+  struct Case {
+    PackLimits limits;
+    double attended = 1;  // rows that a token attends to, on average
+    bool recompute = false;
+  };
+
+  // `weights` and `trainable` are asked for types and sizes only.
+  SpeedProbe(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
+             const Trainable& trainable, const Case& run);
+
+  // Of one run of a plan recorded from the same config.
+  double seconds(const Plan& plan, double attended) const;
+  // Of one update of that many trained numbers.
+  double update_seconds(int64_t params) const;
+
+ private:
+  struct Rate {
+    double seconds = 0, units = 0;
+  };
+  void measure(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
+               const Trainable& trainable, const Case& run);
+
+  std::map<std::string, Rate> by_kind_, by_op_;
+  Rate all_, update_;
+};
+
+// Rows that a token of these packs attends to, on average.
+double mean_attended(std::span<const Pack> packs);
+
+}  // namespace wick
