@@ -3,7 +3,7 @@
 _wick() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} flags=
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "train generate chat eval merge data plan tokenize template devices --help --version" -- "$cur"))
+    COMPREPLY=($(compgen -W "train generate chat eval merge data plan bench tokenize template devices --help --version" -- "$cur"))
     return
   fi
   case "${COMP_WORDS[1]}" in
@@ -178,7 +178,7 @@ _wick() {
         --chat-template-config) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -225,6 +225,33 @@ _wick() {
         --sample-prompt) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+        --shape) COMPREPLY=(); return ;;
+      esac ;;
+    bench)
+      flags="-h --help --version -c --config --batch-size --seq --rank --targets --prompt-tokens -m --max-tokens --seconds --iters --warmup --losses --profile --save-adapter --save-model --save-baseline --baseline --html --model --dtype --seed --shape --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --batch-size) COMPREPLY=(); return ;;
+        --seq) COMPREPLY=(); return ;;
+        --rank) COMPREPLY=(); return ;;
+        --targets) COMPREPLY=(); return ;;
+        --prompt-tokens) COMPREPLY=(); return ;;
+        -m|--max-tokens) COMPREPLY=(); return ;;
+        --seconds) COMPREPLY=(); return ;;
+        --iters) COMPREPLY=(); return ;;
+        --warmup) COMPREPLY=(); return ;;
+        --save-adapter) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-baseline) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --baseline) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --seed) COMPREPLY=(); return ;;
+        --shape) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;

@@ -26,6 +26,7 @@ std::function<int()> declare_eval(Args& args);
 std::function<int()> declare_merge(Args& args);
 std::function<int()> declare_data(Args& args);
 std::function<int()> declare_plan(Args& args);
+std::function<int()> declare_bench(Args& args);
 std::function<int()> declare_tokenize(Args& args);
 std::function<int()> declare_template(Args& args);
 std::function<int()> declare_devices(Args& args);

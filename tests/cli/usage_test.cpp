@@ -29,7 +29,7 @@ TEST(Usage, VersionAndHelp) {
   EXPECT_EQ(help.code, 0);
   EXPECT_EQ(help.err, "");
   for (const char* verb : {"train", "generate", "chat", "eval", "merge", "data", "plan", "tokenize",
-                           "template", "devices"}) {
+                           "template", "devices", "bench"}) {
     EXPECT_NE(help.out.find(std::string("  ") + verb), std::string::npos) << verb;
     CliResult r = wick({verb, "--help"});
     EXPECT_EQ(r.code, 0);

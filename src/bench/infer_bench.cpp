@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+
+#include "bench/infer_case.h"
+#include "bench/profile.h"
+
+namespace wick {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+BenchResult row(const char* bench, const char* what, int64_t batch, int64_t seq) {
+  BenchResult r;
+  r.bench = bench;
+  r.what = what;
+  r.batch = batch;
+  r.seq = seq;
+  return r;
+}
+
+// Tokens behind the prompt before decoding starts over there.
+constexpr int64_t kDecodeRoom = 256;
+
+template <typename F>
+void profile(const BenchContext& c, DecodeCase& run, const char* of, const Plan& plan, F&& once) {
+  StepSeconds runs(kProfiledRuns);
+  for (std::vector<double>& seconds : runs) {
+    run.time_steps(&seconds);
+    once();
+    run.time_steps(nullptr);
+    run.sample({});
+  }
+  emit_profile(c, of, plan, runs);
+}
+
+}  // namespace
+
+void decode_row(const BenchContext& c, const char* bench, const char* what, int64_t batch) {
+  const BenchOptions& o = c.options;
+  const int64_t room = std::min(kDecodeRoom, c.config().max_positions - o.prompt);
+  c.check_length("--prompt-tokens", o.prompt + 1);
+  DecodeCase run(c, batch, o.prompt + room);
+  run.prefill(o.prompt);
+  run.sample({});
+  BenchResult r = row(bench, what, batch, o.prompt);
+  r.ms = summarize(measure(o.effort, [&] {
+    run.decode(o.prompt);
+    run.sample({});
+  }));
+  const Plan& plan = run.engine().plan(batch);
+  const double bytes = weight_traffic(plan, c.backend());
+  r.gflop = plan_flops(plan) * 1e-9;
+  r.more["weight_bytes"] = bytes;
+  r.more["gb_per_second"] = bytes * 1e-6 / r.ms.median;
+  c.emit(std::move(r), static_cast<double>(batch), bytes);
+  if (o.profile) profile(c, run, what, plan, [&] { run.decode(o.prompt); });
+}
+
+void bench_prefill(const BenchContext& c) {
+  const BenchOptions& o = c.options;
+  c.check_length("--seq", o.seq);
+  DecodeCase run(c, o.batch_size, o.seq);
+  BenchResult r = row("prefill", "prompt", o.batch_size, o.seq);
+  r.ms = summarize(measure(o.effort, [&] { run.prefill(o.seq); }));
+  r.gflop = run.engine().flops(o.seq) * static_cast<double>(o.batch_size) * 1e-9;
+  c.emit(std::move(r), static_cast<double>(o.batch_size * o.seq));
+  if (o.profile) profile(c, run, "prompt", run.engine().plan(o.seq), [&] { run.prefill(o.seq); });
+}
+
+void bench_decode(const BenchContext& c) { decode_row(c, "decode", "token", c.options.batch_size); }
+
+void bench_generate(const BenchContext& c) {
+  const BenchOptions& o = c.options;
+  c.check_length("--prompt-tokens and --max-tokens", o.prompt + o.new_tokens);
+  DecodeCase run(c, o.batch_size, o.prompt + o.new_tokens);
+  SampleOptions sampling;
+  sampling.temperature = 0.7f;
+  sampling.top_p = 0.9f;
+  sampling.seed = o.seed;
+  std::vector<double> first, rest;
+  Effort effort = o.effort;
+  effort.warmup = 1;
+  effort.least = 3;
+  std::vector<double> total = measure(effort, [&] {
+    const Clock::time_point start = Clock::now();
+    run.prefill(o.prompt);
+    run.sample(sampling);
+    first.push_back(ms_since(start));
+    const Clock::time_point after = Clock::now();
+    for (int64_t i = 1; i < o.new_tokens; ++i) {
+      run.decode(o.prompt);
+      run.sample(sampling);
+    }
+    rest.push_back(ms_since(after));
+  });
+  first.erase(first.begin());
+  rest.erase(rest.begin());
+  const double batch = static_cast<double>(o.batch_size);
+  BenchResult r = row("generate", "first token", o.batch_size, o.prompt);
+  r.ms = summarize(first);
+  c.emit(r, batch * static_cast<double>(o.prompt));
+  if (o.new_tokens > 1) {
+    r.what = "per token";
+    r.ms = scaled(summarize(rest), 1.0 / static_cast<double>(o.new_tokens - 1));
+    c.emit(r, batch);
+  }
+  r.what = "total";
+  r.ms = summarize(total);
+  r.more["new_tokens"] = o.new_tokens;
+  c.emit(r, batch * static_cast<double>(o.new_tokens));
+  emit_streaming(c);
+}
+
+}  // namespace wick

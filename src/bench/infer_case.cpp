@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/infer_case.h"
+
+namespace wick {
+
+DecodeCase::DecodeCase(const BenchContext& c, int64_t batch, int64_t length)
+    : context_(c), batch_(batch), capacity_(length), history_(static_cast<size_t>(batch)) {
+  engine_ = std::make_unique<DecoderEngine>(c.backend(), c.config(), c.weights(), ParamSource{},
+                                            nullptr, batch, length);
+}
+
+void DecodeCase::prefill(int64_t tokens) {
+  std::vector<float> last, all;
+  for (int64_t slot = 0; slot < batch_; ++slot) {
+    std::vector<int32_t>& ids = history_[static_cast<size_t>(slot)];
+    ids.clear();
+    std::vector<SlotToken> run;
+    for (int64_t p = 0; p < tokens; ++p) {
+      ids.push_back(
+          bench_id(context_.options.seed, 0, slot * (tokens + 1) + p, context_.config().vocab));
+      run.push_back(
+          {ids.back(), static_cast<int32_t>(slot), static_cast<int32_t>(p), p + 1 == tokens});
+    }
+    engine_->run(run, last, step_seconds_);
+    all.insert(all.end(), last.begin(), last.end());
+  }
+  logits_ = std::move(all);
+  length_ = tokens;
+}
+
+void DecodeCase::decode(int64_t keep) {
+  if (length_ == capacity_) {
+    length_ = keep;
+    for (auto& ids : history_) ids.resize(static_cast<size_t>(keep) + 1);
+  }
+  std::vector<SlotToken> run;
+  for (int64_t slot = 0; slot < batch_; ++slot)
+    run.push_back({history_[static_cast<size_t>(slot)].back(), static_cast<int32_t>(slot),
+                   static_cast<int32_t>(length_), true});
+  engine_->run(run, logits_, step_seconds_);
+  ++length_;
+}
+
+void DecodeCase::sample(const SampleOptions& options) {
+  const size_t vocab = static_cast<size_t>(context_.config().vocab);
+  if (!sampler_ || sampling_.temperature != options.temperature ||
+      sampling_.top_p != options.top_p || sampling_.top_k != options.top_k) {
+    sampling_ = options;
+    sampler_ = std::make_unique<Sampler>(options, context_.config().vocab);
+  }
+  for (size_t slot = 0; slot < history_.size(); ++slot) {
+    std::vector<int32_t>& ids = history_[slot];
+    ids.push_back(sampler_->sample(std::span(logits_).subspan(slot * vocab, vocab), ids,
+                                   static_cast<int64_t>(ids.size())));
+  }
+}
+
+}  // namespace wick

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoding without text: a KV cache that is filled with random prompts and then goes on.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench/context.h"
+#include "infer/decoder_engine.h"
+#include "infer/sampler.h"
+
+namespace wick {
+
+class DecodeCase {
+ public:
+  // `batch` sequences of up to `context` tokens.
+  DecodeCase(const BenchContext& context, int64_t batch, int64_t length);
+
+  // Runs the first `tokens` ids of every sequence from an empty cache; the last logits stay.
+  void prefill(int64_t tokens);
+  // Runs one more token of every sequence, the one drawn last; wraps back to `keep` tokens when the
+  // cache is full.
+  void decode(int64_t keep);
+  // Draws each sequence's next token from the logits.
+  void sample(const SampleOptions& options);
+
+  // From now on the seconds of each step of the last run go there; null: no longer.
+  void time_steps(std::vector<double>* into) { step_seconds_ = into; }
+
+  DecoderEngine& engine() { return *engine_; }
+
+ private:
+  const BenchContext& context_;
+  int64_t batch_, capacity_, length_ = 0;
+  std::unique_ptr<DecoderEngine> engine_;
+  std::vector<float> logits_;
+  std::vector<std::vector<int32_t>> history_;
+  SampleOptions sampling_;
+  std::vector<double>* step_seconds_ = nullptr;
+  std::unique_ptr<Sampler> sampler_;
+};
+
+}  // namespace wick

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times that mean something: warm-up, repetition, order statistics, and when two of them differ.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace wick {
+
+struct Timing {
+  double median = 0, p10 = 0, p90 = 0;  // milliseconds
+  int64_t runs = 0;
+};
+
+// Linear between the two nearest of the sorted samples. Requires: samples, share in [0, 1].
+double quantile(const std::vector<double>& sorted, double share);
+// All zero without samples.
+Timing summarize(std::vector<double> samples);
+// The times of a timing multiplied, for figures per token or per call of many.
+Timing scaled(const Timing& timing, double factor);
+
+// How long a case is run. Stops after `iters` runs, or, with 0, once `seconds` have passed and
+// there are at least `least` runs.
+struct Effort {
+  int64_t warmup = 2, iters = 0;
+  double seconds = 2;
+  int64_t least = 5, most = 10'000;
+};
+
+// Milliseconds of each run after the warm-up. F: void(); the clock stands while `between` works.
+template <typename F, typename Between>
+std::vector<double> measure(const Effort& effort, F&& run, Between&& between) {
+  using Clock = std::chrono::steady_clock;
+  auto seconds_since = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  for (int64_t i = 0; i < effort.warmup; ++i) {
+    between();
+    run();
+  }
+  std::vector<double> samples;
+  const Clock::time_point start = Clock::now();
+  for (int64_t i = 0; i < effort.most; ++i) {
+    if (effort.iters > 0 ? i >= effort.iters
+                         : i >= effort.least && seconds_since(start) >= effort.seconds)
+      break;
+    between();
+    const Clock::time_point t0 = Clock::now();
+    run();
+    samples.push_back(1e3 * seconds_since(t0));
+  }
+  return samples;
+}
+template <typename F>
+std::vector<double> measure(const Effort& effort, F&& run) {
+  return measure(effort, run, [] {});
+}
+
+enum class Change { kNoise, kSlower, kFaster };
+// Slower or faster only where the ranges from p10 to p90 do not meet and the medians are at least
+// two percent apart.
+Change compare(const Timing& now, const Timing& before);
+
+}  // namespace wick

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training run without a data set: the trainer's own step over random rows, every token of which
+// is trained, with an adapter whose B is not zero.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench/context.h"
+#include "train/step.h"
+
+namespace wick {
+
+struct TrainCaseOptions {
+  int64_t batch_size = 1, seq = 512;
+  int64_t rank = 8;
+  std::vector<std::string> targets;
+  uint64_t seed = 0;
+};
+
+class TrainCase {
+ public:
+  // `config` may have fewer layers than the weights.
+  TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& weights,
+            const TrainCaseOptions& options);
+  TrainCase(const TrainCase&) = delete;
+  TrainCase& operator=(const TrainCase&) = delete;
+
+  // Reads the weights and allocates.
+  void compile();
+  // One update over a batch that no step before had; the mean loss of its tokens.
+  double run();
+  // The packs of the next batch, as run() would make them.
+  std::vector<Pack> next_packs();
+
+  TrainStep& step() { return *step_; }
+  const Adapter& adapter() const { return adapter_; }
+  const std::vector<float>& start_params() const { return start_; }
+  int64_t packs_per_step() const { return packs_per_step_; }
+  int64_t tokens() const { return options_.batch_size * options_.seq; }  // of a batch
+  double gflop() const;                                                  // of an update
+
+ private:
+  ExampleSet batch(int64_t index) const;
+
+  Backend& backend_;
+  ModelConfig config_;
+  ModelWeights& weights_;
+  TrainCaseOptions options_;
+  Adapter adapter_;
+  std::vector<float> start_;
+  std::unique_ptr<TrainStep> step_;
+  int64_t packs_per_step_ = 0, next_ = 0;
+};
+
+}  // namespace wick
