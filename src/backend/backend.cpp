@@ -69,12 +69,15 @@ std::vector<WeightForm> tile_forms(const Plan& plan) {
   for (const Step& step : plan.steps) {
     const bool product = step.op == Op::kLinear || step.op == Op::kHead;
     const size_t weight_at = step.dir == Dir::kForward ? 1 : 2;
+    // Rows of activations; the reverse of head begins with its losses' gradient, which is f32.
+    const size_t rows_at = step.op == Op::kHead && step.dir == Dir::kBackward ? 1 : 0;
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       const ValueId id = step.inputs[i];
       if (id == kNone || plan.value(plan.root(id)).kind != Kind::kWeight) continue;
       Uses& u = uses[static_cast<size_t>(plan.root(id))];
       const bool whole = !plan.is_view(id) && plan.value(id).shape.rank() == 2;
-      if (whole && product && i == weight_at && plan.value(step.inputs[0]).dtype == DType::kBF16)
+      if (whole && product && i == weight_at &&
+          plan.value(step.inputs[rows_at]).dtype == DType::kBF16)
         u.products = true;
       else if (!(whole && step.op == Op::kEmbed && i == 0))
         u.others = true;

@@ -90,9 +90,11 @@ class Builder {
     return found == c_.keys.end() ? otherwise : std::stof(found->second);
   }
 
-  DType dtype_key(const std::string& name) {
+  // Of an operand: its own key, or the compute type for an activation.
+  DType dtype_key(const std::string& name, Role role) {
     used_.push_back(name);
     auto found = c_.keys.find(name);
+    if (found == c_.keys.end() && role == Role::kActivation) found = c_.keys.find("compute");
     if (found == c_.keys.end()) return DType::kF32;
     auto dtype = parse_dtype(found->second);
     if (!dtype) fail(ErrorCode::kInvalidArgument, "no dtype: ", name, "=", found->second);
@@ -100,7 +102,8 @@ class Builder {
   }
 
   Arg& value(const std::string& name, Shape shape) {
-    c_.args.push_back({.name = name, .shape = shape, .dtype = dtype_key(name)});
+    Role role = role_of(c_.op, name);
+    c_.args.push_back({.name = name, .shape = shape, .dtype = dtype_key(name, role), .role = role});
     return c_.args.back();
   }
   void fill(Arg& a, double scale = 1.0, double shift = 0.0) {
@@ -120,9 +123,8 @@ class Builder {
   }
   template <typename F>
   void ints_by(const std::string& name, int64_t count, F&& f) {
-    std::vector<int32_t> data;
-    for (int64_t i = 0; i < count; ++i) data.push_back(static_cast<int32_t>(f(i)));
-    ints(name, {count}, std::move(data));
+    ints(name, {count}, {});
+    for (int64_t i = 0; i < count; ++i) c_.args.back().ints.push_back(static_cast<int32_t>(f(i)));
   }
   // An output; with `accumulates` it follows the case's mode.
   Arg& output(const std::string& name, Shape shape, int64_t reduction, bool accumulates = false) {
@@ -132,6 +134,10 @@ class Builder {
     auto mode = c_.keys.find("mode");
     if (accumulates && mode != c_.keys.end() && mode->second == "accumulate") accumulate(a);
     return a;
+  }
+  // Outputs of products with what is not bf16 already, which a kernel may make in bf16.
+  void half_terms(std::initializer_list<const char*> outputs) {
+    for (const char* name : outputs) c_.arg(name).half_terms = c_.in_bf16();
   }
   void accumulate(Arg& a) {
     a.mode = OutMode::kAccumulate;
@@ -151,9 +157,8 @@ class Builder {
     return false;
   }
   void drop_absent() {
-    for (const char* key : {"without", "gap", "dir", "optional", "grad", "bench"}) {
+    for (const char* key : {"without", "gap", "dir", "optional", "grad", "bench", "compute"})
       used_.push_back(key);
-    }
     for (auto* names : {&c_.fwd_out, &c_.bwd_out, &c_.bwd_in}) {
       for (std::string& name : *names) {
         if (absent(name)) name.clear();
@@ -186,6 +191,7 @@ class Builder {
     output("dx", {t, k}, n, true);
     output("dw", {n, k}, t, true);
     output("db", {n}, t, true);
+    if (c_.arg("w").dtype != DType::kBF16) half_terms({"y", "dx"});
     c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
     c_.fwd_out = {"y"};
     c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};
@@ -222,6 +228,7 @@ class Builder {
     input("dsum", {t, d});
     output("d", {t, d}, d);
     output("dw", {d}, t, true);
+    half_terms({"y", "rstd"});  // of the sum as it is kept
     c_.fwd_in = {"a", "b", "w"};
     c_.fwd_out = {"sum", "y", "rstd"};
     c_.bwd_in = {"dy", has_dsum ? "dsum" : "", "sum", "w", "rstd"};
@@ -291,6 +298,7 @@ class Builder {
     output("dq", {t, h * e}, cancelling);
     output("dk", {s, k * e}, cancelling * group);
     output("dv", {s, k * e}, terms * group);
+    half_terms({"y", "dq", "dk", "dv"});  // probabilities
     c_.fwd_in = {"q", "k", "v", "begin", "end"};
     c_.fwd_out = {"y", "lse"};
     if (!self) return;
@@ -394,6 +402,8 @@ class Builder {
     input("dlogp", {m});
     output("dx", {m, d}, d + v);
     output("dw", {v, d}, d + m, true);
+    half_terms({"dlogp_dx", "dx", "dw"});  // probabilities
+    if (c_.arg("w").dtype != DType::kBF16) half_terms({"logp", "lse"});
     c_.fwd_in = {"x", "w", "targets"};
     c_.fwd_out = {"logp", "lse", "dlogp_dx"};
     c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
@@ -456,11 +466,9 @@ class Builder {
     fill(y);
     // A row may be the target of one row of x only: 7 may divide s.
     Arg& rows = c_.arg("rows");
-    for (size_t i = 0; i < rows.ints.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
+    for (size_t i = 0; i < rows.ints.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
         if (rows.ints[j] == rows.ints[i]) rows.ints[i] = -1;
-      }
-    }
     c_.fwd_in = {"x", "rows"};
     c_.fwd_out = {"y"};
   }

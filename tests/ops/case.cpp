@@ -62,6 +62,22 @@ bool Case::runs(Dir dir) const {
   return found->second == (dir == Dir::kForward ? "fwd" : "bwd");
 }
 
+bool Case::frozen(const Arg& arg) const {
+  const bool product = op == Op::kLinear || op == Op::kHead || op == Op::kEmbed;
+  return in_bf16() && product && arg.role == Role::kWeight && arg.dtype == DType::kBF16 &&
+         arg.shape.rank() == 2 && gap() == 0;
+}
+
+Role role_of(Op op, const std::string& name) {
+  if (op == Op::kSegmentSum || op == Op::kGradNorm || op == Op::kAdamw) return Role::kOther;
+  const bool has_bias = op == Op::kLinear || op == Op::kBias;
+  if (name == "w" || (op == Op::kEmbed && name == "table") || (has_bias && name == "b"))
+    return Role::kWeight;
+  for (const char* other : {"table", "dtable", "dw", "db", "rstd", "lse", "logp", "dlogp"})
+    if (name == other) return Role::kOther;
+  return Role::kActivation;
+}
+
 std::vector<Case> load_cases(const std::string& folder, Op op) {
   std::string path = folder + "/" + op_name(op) + ".cases";
   std::istringstream file(read_file(path));
@@ -81,12 +97,22 @@ std::vector<Case> load_cases(const std::string& folder, Op op) {
       c.text += (c.text.empty() ? "" : " ") + word;
     }
     if (c.keys.empty()) continue;
-    try {
-      build(c, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
-    } catch (const Error& e) {
-      fail(e.code(), path, ":", number, ": ", e.what());
+    std::vector<Case> of_line = {c};
+    if (role_of(op, "y") == Role::kActivation && !c.keys.contains("compute") &&
+        !c.flag("optional")) {
+      c.keys["compute"] = "bf16";
+      c.keys.erase("grad");
+      c.text += " compute=bf16";
+      of_line.push_back(c);
     }
-    cases.push_back(std::move(c));
+    for (Case& made : of_line) {
+      try {
+        build(made, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
+      } catch (const Error& e) {
+        fail(e.code(), path, ":", number, ": ", e.what());
+      }
+      cases.push_back(std::move(made));
+    }
   }
   return cases;
 }
@@ -153,6 +179,7 @@ Plan one_step_plan(const Case& c, Dir dir) {
     if (name.empty()) return kNone;
     const Arg& a = c.arg(name);
     auto id = static_cast<ValueId>(plan.values.size());
+    if (c.frozen(a)) kind = Kind::kWeight;
     if (c.gap() == 0 || a.shape.rank() != 2 || a.dtype == DType::kI32) {
       plan.values.push_back({name, a.shape, a.dtype, kind, id, 0, a.shape.cols()});
       return id;
@@ -170,6 +197,14 @@ Plan one_step_plan(const Case& c, Dir dir) {
     step.outputs.push_back({id, id == kNone ? OutMode::kWrite : c.arg(name).mode});
   }
   plan.steps.push_back(std::move(step));
+  // A table rests in another form only where a product reads it too: a tied head.
+  if (c.op == Op::kEmbed && dir == Dir::kForward && plan.values[0].kind == Kind::kWeight) {
+    const ValueId table = plan.steps[0].inputs[0], y = plan.steps[0].outputs[0].value;
+    const Shape logits{c.size("T"), c.size("V")};
+    auto id = static_cast<ValueId>(plan.values.size());
+    plan.values.push_back({"logits", logits, DType::kF32, Kind::kTemp, id, 0, logits.cols()});
+    plan.steps.push_back({Op::kLinear, Dir::kForward, {y, table, kNone}, {{id}}, LinearAttr{}});
+  }
   return plan;
 }
 

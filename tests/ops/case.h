@@ -3,7 +3,9 @@
 //
 // A line is key=value words; "#" starts a comment. Sizes have the letters of plan/op.h (T=5 K=7).
 // Keys that every op understands:
-//   <operand>=bf16   dtype of an operand (default f32)
+//   compute=bf16     type of the activations (default f32). A line without it is two cases, one of
+//                    each type, unless it is optional or the op has no activations
+//   <operand>=bf16   dtype of an operand (default: the activations' type, or f32 for the others)
 //   mode=accumulate  outputs that may accumulate do (default write)
 //   without=dw,lse   absent outputs, and with them the inputs that only they need
 //   gap=5            every matrix is a column range of one that is 5 columns wider
@@ -22,13 +24,21 @@
 
 namespace wick::ops {
 
+enum class Role {
+  kActivation,  // of the compute type
+  kWeight,      // of any float type
+  kOther,       // f32 in every compute type: statistics, tables, parameters' gradients; or i32
+};
+
 struct Arg {
   std::string name;
   Shape shape;
   DType dtype = DType::kF32;
+  Role role = Role::kOther;
   bool differentiable = false;  // a float input that backward makes a gradient of
   OutMode mode = OutMode::kWrite;
   int64_t reduction = 1;           // how many terms are summed into an element
+  bool half_terms = false;         // a kernel may round what it sums, or sums from, to bf16
   std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
   std::vector<int32_t> ints = {};  // of an i32
 };
@@ -49,7 +59,13 @@ struct Case {
   bool flag(const std::string& key) const { return size(key) != 0; }
   bool runs(Dir dir) const;
   int64_t gap() const { return size("gap"); }
+  bool in_bf16() const { return keys.contains("compute") && keys.at("compute") == "bf16"; }
+  // Whether an operand is a frozen matrix of the plan, which a back end may keep in a form of its
+  // own: bf16 already, so that no form rounds it.
+  bool frozen(const Arg& arg) const;
 };
+
+Role role_of(Op op, const std::string& name);
 
 // All cases of an op. Throws: kNotFound without a file, kInvalidArgument naming file and line.
 std::vector<Case> load_cases(const std::string& folder, Op op);
@@ -63,7 +79,8 @@ double rounded(double x, DType dtype);
 // Runs one direction on ref<double> and fills in the outputs' contents.
 std::vector<std::vector<double>> run_reference(const Case& c, Dir dir);
 
-// The step of one direction over plain values: inputs feeds, outputs temps; views where c.gap().
+// The step of one direction over plain values: inputs feeds or weights, outputs temps; views where
+// c.gap().
 Plan one_step_plan(const Case& c, Dir dir);
 
 }  // namespace wick::ops

@@ -25,7 +25,7 @@ std::string compare(const Case& c, const Arg& arg, const std::vector<double>& go
   double mean = 0;
   for (double w : want)
     mean += std::isfinite(w) ? std::abs(w) / static_cast<double>(want.size()) : 0;
-  double limit = tolerance(arg.dtype, arg.reduction), worst = 0;
+  double limit = tolerance(arg.dtype, arg.reduction, arg.half_terms), worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (got[i] == want[i] || !is_defined(c, arg, i)) continue;

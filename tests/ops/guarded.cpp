@@ -92,6 +92,18 @@ Guarded::Guarded(Backend& backend, const Arg& arg, int64_t gap, bool is_output)
   before_.assign(memory_.data(), memory_.data() + memory_.bytes());
 }
 
+Guarded::Guarded(const Arg& arg, const Operand& operand, const HostBuffer& prepared)
+    : arg_(arg),
+      is_output_(false),
+      first_(kGuard),
+      operand_(operand),
+      memory_(2 * kGuard + prepared.bytes()) {
+  std::memset(memory_.data(), static_cast<int>(kPattern), memory_.bytes());
+  std::memcpy(memory_.data() + first_, prepared.data(), prepared.bytes());
+  operand_.data = memory_.data() + first_;
+  before_.assign(memory_.data(), memory_.data() + memory_.bytes());
+}
+
 size_t Guarded::row_offset(int64_t row) const {
   return first_ + static_cast<size_t>(row * operand_.ld) * element_size_;
 }
@@ -134,20 +146,33 @@ std::vector<double> Guarded::contents(Backend& backend) const {
 
 GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_step_plan(c, dir)) {
   Selection selection = backend.select(plan_);
-  program_ = backend.compile(plan_, {});
+  Bindings bindings(plan_.values.size());
+  for (size_t id = 0; id < bindings.size(); ++id) {
+    const Value& v = plan_.values[id];
+    if (v.kind != Kind::kWeight) continue;
+    bindings[id] = backend.prepare(v, selection.forms[id], plain_bytes(c.arg(v.name)).data());
+  }
+  program_ = backend.compile(plan_, bindings);
   auto* host = dynamic_cast<HostProgram*>(program_.get());
   WICK_CHECK(host != nullptr, "guard bytes need a back end in host memory");
+  const HostProgram::Call& call = host->calls()[0];
   auto add = [&](const std::string& name, bool is_output) {
     auto& list = is_output ? out_ : in_;
     auto& operands = is_output ? out_operands_ : in_operands_;
-    list.push_back(name.empty()
-                       ? nullptr
-                       : std::make_unique<Guarded>(backend, c.arg(name), c.gap(), is_output));
+    size_t at = list.size();
+    if (name.empty()) {
+      list.push_back(nullptr);
+    } else if (!is_output && c.frozen(c.arg(name))) {
+      const BufferPtr& held = bindings[static_cast<size_t>(plan_.steps[0].inputs[at])];
+      list.push_back(std::make_unique<Guarded>(c.arg(name), call.args.in[at],
+                                               dynamic_cast<const HostBuffer&>(*held)));
+    } else {
+      list.push_back(std::make_unique<Guarded>(backend, c.arg(name), c.gap(), is_output));
+    }
     operands.push_back(name.empty() ? Operand{} : list.back()->operand());
   };
   for (const auto& name : dir == Dir::kForward ? c.fwd_in : c.bwd_in) add(name, false);
   for (const auto& name : dir == Dir::kForward ? c.fwd_out : c.bwd_out) add(name, true);
-  const HostProgram::Call& call = host->calls()[0];
   fn_ = call.fn;
   args_ = call.args;
   args_.in = in_operands_;

@@ -15,6 +15,8 @@ namespace wick::ops {
 class Guarded {
  public:
   Guarded(Backend& backend, const Arg& arg, int64_t gap, bool is_output);
+  // A frozen matrix as the back end has prepared it.
+  Guarded(const Arg& arg, const Operand& operand, const HostBuffer& prepared);
 
   Operand operand() const { return operand_; }
   // Whether all bytes outside the elements are as they were; for inputs, the elements too.

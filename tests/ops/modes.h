@@ -27,8 +27,11 @@ int check_cases(const std::vector<Case>& cases, const std::vector<Device>& devic
 // The reverse rule and the ref kernels of a differentiable op against complex step.
 int check_gradients(const std::vector<Case>& cases);
 
-// Markdown: op and direction by dtype, per back end.
-void print_support(const std::vector<Case>& cases, const std::vector<Device>& devices);
+// docs/ops.md: for each op and direction, and each device, the types it takes.
+std::string support_page(const std::vector<Case>& cases, const std::vector<Device>& devices);
+// Whether a page made on another machine says the same of the devices that are here too.
+int check_support(const std::string& page, const std::vector<Case>& cases,
+                  const std::vector<Device>& devices);
 
 // Median time of the cases marked bench=1.
 void bench_cases(const std::vector<Case>& cases, const std::vector<Device>& devices);

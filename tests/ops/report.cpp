@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 
 #include "base/check.h"
 #include "ops/guarded.h"
@@ -10,70 +11,21 @@
 namespace wick::ops {
 namespace {
 
-struct Column {
-  const char* title;
-  DType operands;  // of the weight, or of every float operand
-  bool only_weights;
-};
-constexpr Column kColumns[] = {{"f32", DType::kF32, false},
-                               {"bf16 weights", DType::kBF16, true},
-                               {"f16 weights", DType::kF16, true},
-                               {"bf16", DType::kBF16, false},
-                               {"f16", DType::kF16, false}};
+constexpr const char* kPageHead =
+    "# What each device computes\n"
+    "\n"
+    "Made by `build/ops_runner support > docs/ops.md` on a machine with all of these instruction\n"
+    "sets; a test compares the columns of those that a machine has. A cell names the types of the\n"
+    "activations and, after a \"×\", of the weights, any with any. Sums are in f32 everywhere;\n"
+    "statistics, parameters and their gradients are f32 whatever the activations are. What the\n"
+    "operands are is in [plan/op.h](../src/plan/op.h), which sizes are tested in\n"
+    "[tests/ops](../tests/ops).\n"
+    "\n";
 
-bool is_weight(const Case& c, const std::string& name) {
-  return name == "w" || name == "table" ||
-         (name == "b" && c.op != Op::kAdd && c.op != Op::kAddRmsNorm);
-}
-
-// What stays f32 in every compute type: statistics, losses, tables of angles, the optimizer.
-bool is_always_f32(const Case& c, const std::string& name) {
-  switch (c.op) {
-    case Op::kSegmentSum:
-    case Op::kGradNorm:
-    case Op::kAdamw:
-      return true;
-    case Op::kRope:
-      return name == "table";
-    case Op::kLinear:
-    case Op::kBias:
-      if (name == "dw" || name == "db") return true;
-      break;
-    case Op::kRmsNorm:
-    case Op::kAddRmsNorm:
-      if (name == "rstd" || name == "dw") return true;
-      break;
-    case Op::kAttention:
-      return name == "lse";
-    case Op::kHead:
-      return name == "logp" || name == "dlogp" || name == "lse" || name == "dw";
-    case Op::kEmbed:
-      return name == "dtable";
-    case Op::kGatedAct:
-    case Op::kAdd:
-    case Op::kScale:
-    case Op::kDropout:
-    case Op::kGatherRows:
-    case Op::kCopy:
-      break;
-  }
-  return false;
-}
-
-// Whether a column says something about a direction of the op beyond the f32 one.
-bool applies(const Case& c, Dir dir, const Column& column) {
-  if (column.operands == DType::kF32) return true;
-  const auto& names = dir == Dir::kForward ? c.fwd_in : c.bwd_in;
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    if (name.empty() || c.arg(name).dtype == DType::kI32 || is_always_f32(c, name)) return false;
-    return !column.only_weights || is_weight(c, name);
-  });
-}
-
-bool is_supported(const Backend& backend, Case c, Dir dir, const Column& column) {
+bool is_supported(const Backend& backend, Case c, Dir dir, DType activations, DType weights) {
   for (Arg& arg : c.args) {
-    if (arg.dtype == DType::kI32 || is_always_f32(c, arg.name)) continue;
-    arg.dtype = is_weight(c, arg.name) || !column.only_weights ? column.operands : DType::kF32;
+    if (arg.role == Role::kActivation) arg.dtype = activations;
+    if (arg.role == Role::kWeight) arg.dtype = weights;
   }
   try {
     backend.select(one_step_plan(c, dir));
@@ -84,38 +36,113 @@ bool is_supported(const Backend& backend, Case c, Dir dir, const Column& column)
   }
 }
 
-}  // namespace
+bool has_role(const Case& c, Dir dir, Role role) {
+  for (const auto* names : {dir == Dir::kForward ? &c.fwd_in : &c.bwd_in,
+                            dir == Dir::kForward ? &c.fwd_out : &c.bwd_out})
+    for (const std::string& name : *names)
+      if (!name.empty() && c.arg(name).role == role) return true;
+  return false;
+}
 
-void print_support(const std::vector<Case>& cases, const std::vector<Device>& devices) {
-  std::string last;
-  for (const Device& device : devices) {
-    // What is supported does not depend on the instruction set.
-    std::string name = device.name.substr(0, device.name.find('/'));
-    if (name == last) continue;
-    last = name;
-    auto backend = device.open(1);
-    std::printf("\n### %s\n\n| op |", name.c_str());
-    for (const Column& column : kColumns) std::printf(" %s |", column.title);
-    std::printf("\n|---|");
-    for (size_t i = 0; i < std::size(kColumns); ++i) std::printf("---|");
-    std::printf("\n");
-    for (int op = 0; op < kOpCount; ++op) {
-      auto c = std::find_if(cases.begin(), cases.end(),
-                            [&](const Case& x) { return static_cast<int>(x.op) == op; });
-      if (c == cases.end()) continue;
-      for (Dir dir : {Dir::kForward, Dir::kBackward}) {
-        if (!c->runs(dir)) continue;
-        std::printf("| %s_%s |", op_name(c->op), dir == Dir::kForward ? "fwd" : "bwd");
-        for (const Column& column : kColumns) {
-          const char* mark = "";
-          if (applies(*c, dir, column))
-            mark = is_supported(*backend, *c, dir, column) ? "yes" : "–";
-          std::printf(" %s |", mark);
-        }
-        std::printf("\n");
-      }
+// "f32 bf16 × f32 bf16 f16", or every pair that works where not all of them do.
+std::string cell(const Backend& backend, const Case& c, Dir dir) {
+  std::vector<DType> activations = {DType::kF32}, weights = {DType::kF32};
+  if (has_role(c, dir, Role::kActivation)) activations.push_back(DType::kBF16);
+  const bool weighted = has_role(c, dir, Role::kWeight);
+  if (weighted) weights = {DType::kF32, DType::kBF16, DType::kF16};
+  std::string rows, columns, pairs;
+  bool all = true;
+  for (DType a : activations) {
+    rows += cat(rows.empty() ? "" : " ", dtype_name(a));
+    for (DType w : weights) {
+      if (a == activations.front()) columns += cat(columns.empty() ? "" : " ", dtype_name(w));
+      if (is_supported(backend, c, dir, a, w))
+        pairs += cat(pairs.empty() ? "" : ", ", dtype_name(a), weighted ? "×" : "",
+                     weighted ? dtype_name(w) : "");
+      else
+        all = false;
     }
   }
+  if (!all) return pairs.empty() ? "–" : pairs;
+  return weighted ? cat(rows, " × ", columns) : rows;
+}
+
+// Cells by row, the first of a row its name; the first row is the head.
+using Table = std::vector<std::vector<std::string>>;
+
+Table support_table(const std::vector<Case>& cases, const std::vector<Device>& devices) {
+  Table table = {{"op"}};
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const Device& device : devices) {
+    table[0].push_back(device.name);
+    backends.push_back(device.open(1));
+  }
+  for (int op = 0; op < kOpCount; ++op) {
+    auto c = std::find_if(cases.begin(), cases.end(),
+                          [&](const Case& x) { return static_cast<int>(x.op) == op; });
+    if (c == cases.end()) continue;
+    for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+      if (!c->runs(dir)) continue;
+      table.push_back({cat(op_name(c->op), dir == Dir::kForward ? "_fwd" : "_bwd")});
+      for (const auto& backend : backends) table.back().push_back(cell(*backend, *c, dir));
+    }
+  }
+  return table;
+}
+
+Table parse_table(const std::string& page) {
+  Table table;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("| ", 0) != 0) continue;
+    table.emplace_back();
+    for (size_t at = 2, end; (end = line.find(" |", at)) != std::string::npos; at = end + 3)
+      table.back().push_back(line.substr(at, end - at));
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string support_page(const std::vector<Case>& cases, const std::vector<Device>& devices) {
+  std::string page = kPageHead;
+  Table table = support_table(cases, devices);
+  for (size_t r = 0; r < table.size(); ++r) {
+    page += "|";
+    for (const std::string& text : table[r]) page += cat(" ", text, " |");
+    page += "\n";
+    if (r != 0) continue;
+    for (size_t i = 0; i < table[0].size(); ++i) page += "|---";
+    page += "|\n";
+  }
+  return page;
+}
+
+int check_support(const std::string& page, const std::vector<Case>& cases,
+                  const std::vector<Device>& devices) {
+  const Table want = support_table(cases, devices), got = parse_table(page);
+  int failures = 0, same = 0;
+  for (size_t column = 1; column < want[0].size(); ++column) {
+    const std::string& device = want[0][column];
+    size_t at = 1;
+    while (!got.empty() && at < got[0].size() && got[0][at] != device) ++at;
+    if (got.empty() || at == got[0].size()) {
+      std::printf("%s is not on the page\n", device.c_str());
+      continue;
+    }
+    for (size_t row = 1; row < want.size(); ++row) {
+      const bool there = row < got.size() && at < got[row].size() && got[row][0] == want[row][0];
+      const std::string cell = there ? got[row][at] : "nothing";
+      ++(cell == want[row][column] ? same : failures);
+      if (cell != want[row][column])
+        std::printf("FAIL %s on %s: the page has %s, should have %s\n", want[row][0].c_str(),
+                    device.c_str(), cell.c_str(), want[row][column].c_str());
+    }
+  }
+  if (same == 0) ++failures;
+  std::printf("support: %d cells agree, %d do not%s\n", same, failures,
+              failures == 0 ? "" : "; make the page again: ops_runner support > docs/ops.md");
+  return failures;
 }
 
 void bench_cases(const std::vector<Case>& cases, const std::vector<Device>& devices) {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// ops_runner check|grad|support|bench [--op NAME] [--device NAME]
+// ops_runner check|grad|support|bench [--op NAME] [--device NAME] [--against FILE]
 // A device is "ref", "cpu" or "cpu/avx2"; without one, all of them. Runs the case files beside this
-// source. Fails where an op has no case file.
+// source. Fails where an op has no case file. With a FILE support compares instead of printing.
 #include <cstdio>
 #include <cstring>
 
 #include "backend/backend.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "ops/modes.h"
 
 namespace wick::ops {
 namespace {
 
-int run(const std::string& mode, const std::string& only_op, const std::string& only_device) {
+int run(const std::string& mode, const std::string& only_op, const std::string& only_device,
+        const std::string& page) {
   std::vector<Device> devices = find_devices(only_device);
   std::vector<Case> cases;
   for (int i = 0; i < kOpCount; ++i) {
@@ -25,7 +27,8 @@ int run(const std::string& mode, const std::string& only_op, const std::string& 
   if (cases.empty()) fail(ErrorCode::kInvalidArgument, "no op is called ", only_op);
   if (mode == "check") return check_cases(cases, devices);
   if (mode == "grad") return check_gradients(cases);
-  if (mode == "support") return print_support(cases, devices), 0;
+  if (mode == "support" && !page.empty()) return check_support(read_file(page), cases, devices);
+  if (mode == "support") return std::printf("%s", support_page(cases, devices).c_str()), 0;
   if (mode == "bench") return bench_cases(cases, devices), 0;
   fail(ErrorCode::kInvalidArgument, "unknown mode ", mode, "; use check, grad, support or bench");
 }
@@ -35,12 +38,13 @@ int run(const std::string& mode, const std::string& only_op, const std::string& 
 
 int main(int argc, char** argv) {
   try {
-    std::string mode = argc > 1 ? argv[1] : "check", op, device;
+    std::string mode = argc > 1 ? argv[1] : "check", op, device, page;
     for (int i = 2; i + 1 < argc; i += 2) {
       if (std::strcmp(argv[i], "--op") == 0) op = argv[i + 1];
       if (std::strcmp(argv[i], "--device") == 0) device = argv[i + 1];
+      if (std::strcmp(argv[i], "--against") == 0) page = argv[i + 1];
     }
-    return wick::ops::run(mode, op, device) == 0 ? 0 : 1;
+    return wick::ops::run(mode, op, device, page) == 0 ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ops_runner: %s\n", e.what());
     return 1;

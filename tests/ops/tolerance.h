@@ -11,9 +11,16 @@ namespace wick::ops {
 
 // `reduction` is the number of terms summed into one element. Rounding errors of a sum grow like a
 // random walk; the constants leave a few steps of room for functions (exp, rsqrt).
-inline double tolerance(DType dtype, int64_t reduction) {
+//
+// Operands are rounded before both sides see them, so a half adds the rounding of the result: at
+// most half a unit in its last place. `half_terms` allows the terms of the sum to be rounded to
+// bf16 too. A term is then off by 0.41 * 2^-8 of itself (root mean square over its mantissa), the
+// sum by a random walk of that, its own magnitude being a random walk of the terms: 0.5 * 2^-8
+// whatever the length, and six times that as the largest of many elements.
+inline double tolerance(DType dtype, int64_t reduction, bool half_terms = false) {
   constexpr double kF32 = 0x1p-24, kF16 = 0x1p-11, kBF16 = 0x1p-8;
   double sum = kF32 * (16 + 8 * std::sqrt(static_cast<double>(reduction)));
+  if (half_terms) sum += 3 * kBF16;
   switch (dtype) {
     case DType::kF32:
       return sum;

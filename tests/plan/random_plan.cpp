@@ -12,7 +12,7 @@ constexpr float kEps = 1e-5f;
 class Maker {
  public:
   Maker(RandomPlan& made, const RandomPlanOptions& options)
-      : m_(made), options_(options), rng_(options.seed), r_(made.plan, true) {}
+      : m_(made), options_(options), rng_(options.seed), r_(made.plan, true, options.activations) {}
 
   void make() {
     // The flat states come first so that ids do not depend on how much is used of them.

@@ -29,6 +29,7 @@ struct RandomPlanOptions {
   bool fuse = false;
   bool recompute = false;
   bool reverse = true;
+  DType activations = DType::kF32;
 };
 
 // The same seed makes the same network, whatever the other options are.

@@ -31,9 +31,7 @@ struct Inputs {
   int64_t window, tokens;
   float* deltas;  // [T, H]: dy · y
 
-  const float* at(const Operand& o, int64_t t, int64_t head) const {
-    return o.as<const float>() + t * o.ld + head * e;
-  }
+  void* head_at(const Operand& o, int64_t t, int64_t head) const { return at(o, t, head * e); }
   float lse_of(int64_t t, int64_t head) const { return lse.as<const float>()[t * lse.ld + head]; }
   int64_t first(int64_t t) const {
     return window > 0 ? std::max<int64_t>(begin[t], t + 1 - window) : begin[t];
@@ -85,10 +83,12 @@ HWY_INLINE void probabilities(float* p, float* ds, VF lse, VF delta, VF scale,
   store(hn::IfThenZeroElse(outside, dv), ds);
 }
 
-// Rows of B as they lie, or packed where they are not whole vectors.
-Panels columns(const Inputs& in, const Work& w, const float* from, int64_t ld, int64_t depth) {
-  if (in.e % kLanes == 0) return {from, ld};
-  pack_cols({from, ld}, in.e, depth, w.packed);
+// Rows of B as they lie, or packed where they are not whole vectors of f32.
+Panels columns(const Inputs& in, const Work& w, const void* from, const Operand& of,
+               int64_t depth) {
+  if (in.e % kLanes == 0 && of.dtype == DType::kF32)
+    return {static_cast<const float*>(from), of.ld};
+  pack_cols({from, of.ld, false, of.dtype}, in.e, depth, w.packed);
   return {w.packed};
 }
 
@@ -99,10 +99,9 @@ void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_
   const int64_t lanes = packed_cols(rows);
   int64_t first = t0;
   for (int64_t t = t0; t < t1; ++t) {
-    const size_t bytes = static_cast<size_t>(in.group * e) * sizeof(float);
     const int64_t r = (t - t0) * in.group;
-    std::memcpy(w.q + r * e, in.at(in.q, t, head), bytes);
-    std::memcpy(w.dy + r * e, in.at(in.dy, t, head), bytes);
+    widen(in.head_at(in.q, t, head), in.q.dtype, in.group * e, w.q + r * e);
+    widen(in.head_at(in.dy, t, head), in.dy.dtype, in.group * e, w.dy + r * e);
     for (int64_t g = 0; g < in.group; ++g) {
       w.lse[r + g] = in.lse_of(t, head + g);
       w.delta[r + g] = in.deltas[t * in.heads + head + g];
@@ -115,9 +114,9 @@ void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_
   const hn::RebindToSigned<DF> di;
   for (int64_t j0 = first; j0 < t1; j0 += kKeys) {
     const int64_t keys = std::min(kKeys, t1 - j0);
-    const float *k = in.at(in.k, j0, kv), *v = in.at(in.v, j0, kv);
-    pack_rows({k, in.k.ld}, keys, e, w.packed_k);
-    pack_rows({v, in.v.ld}, keys, e, w.packed_v);
+    const void *k = in.head_at(in.k, j0, kv), *v = in.head_at(in.v, j0, kv);
+    pack_rows({k, in.k.ld, false, in.k.dtype}, keys, e, w.packed_k);
+    pack_rows({v, in.v.ld, false, in.v.dtype}, keys, e, w.packed_v);
     multiply_panels(keys, rows, e, {w.packed_k}, {w.packed_q}, {w.p, w.width, in.scale},
                     Finish::kWrite);
     multiply_panels(keys, rows, e, {w.packed_v}, {w.packed_dy}, {w.ds, w.width}, Finish::kWrite);
@@ -135,12 +134,12 @@ void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_
                       hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
       }
     }
-    multiply_panels(rows, e, keys, {w.ds, w.width}, columns(in, w, k, in.k.ld, keys),
+    multiply_panels(rows, e, keys, {w.ds, w.width}, columns(in, w, k, in.k, keys),
                     {w.sum0, w.sums_ld}, Finish::kContinue);
   }
   for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(dq.as<float>() + (t0 + r / in.group) * dq.ld + (head + r % in.group) * e,
-                w.sum0 + r * w.sums_ld, static_cast<size_t>(e) * sizeof(float));
+    narrow(w.sum0 + r * w.sums_ld, e, in.head_at(dq, t0 + r / in.group, head + r % in.group),
+           dq.dtype);
 }
 
 // dk and dv of keys [j0, j1) of one kv head: its query heads in order, their rows in order. Scores
@@ -150,17 +149,17 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
   const int64_t keys = j1 - j0, e = in.e;
   int64_t stop = j1;  // begin and window never decrease, so the rows that see a key are a stretch
   while (stop < in.tokens && in.first(stop) < j1) ++stop;
-  pack_cols({in.at(in.k, j0, kv), in.k.ld, true}, keys, e, w.packed_k);
-  pack_cols({in.at(in.v, j0, kv), in.v.ld, true}, keys, e, w.packed_v);
+  pack_cols({in.head_at(in.k, j0, kv), in.k.ld, true, in.k.dtype}, keys, e, w.packed_k);
+  pack_cols({in.head_at(in.v, j0, kv), in.v.ld, true, in.v.dtype}, keys, e, w.packed_v);
   std::fill_n(w.sum0, w.width * w.sums_ld, 0.0f);
   std::fill_n(w.sum1, w.width * w.sums_ld, 0.0f);
   const hn::RebindToSigned<DF> di;
   for (int64_t head = kv * in.group; head < (kv + 1) * in.group; ++head)
     for (int64_t t0 = j0; t0 < stop; t0 += kRows) {
       const int64_t rows = std::min(kRows, stop - t0);
-      const float *q = in.at(in.q, t0, head), *dy = in.at(in.dy, t0, head);
-      pack_rows({q, in.q.ld}, rows, e, w.packed_q);
-      pack_rows({dy, in.dy.ld}, rows, e, w.packed_dy);
+      const void *q = in.head_at(in.q, t0, head), *dy = in.head_at(in.dy, t0, head);
+      pack_rows({q, in.q.ld, false, in.q.dtype}, rows, e, w.packed_q);
+      pack_rows({dy, in.dy.ld, false, in.dy.dtype}, rows, e, w.packed_dy);
       multiply_panels(rows, keys, e, {w.packed_q}, {w.packed_k}, {w.p, w.width, in.scale},
                       Finish::kWrite);
       multiply_panels(rows, keys, e, {w.packed_dy}, {w.packed_v}, {w.ds, w.width}, Finish::kWrite);
@@ -176,16 +175,15 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
         }
       }
       if (dv)
-        multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, w, dy, in.dy.ld, rows),
+        multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, w, dy, in.dy, rows),
                         {w.sum1, w.sums_ld}, Finish::kContinue);
       if (dk)
-        multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, w, q, in.q.ld, rows),
+        multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, w, q, in.q, rows),
                         {w.sum0, w.sums_ld}, Finish::kContinue);
     }
   auto put = [&](const float* from, const Operand& to) {
     for (int64_t j = 0; to && j < keys; ++j)
-      std::memcpy(to.as<float>() + (j0 + j) * to.ld + kv * e, from + j * w.sums_ld,
-                  static_cast<size_t>(e) * sizeof(float));
+      narrow(from + j * w.sums_ld, e, in.head_at(to, j0 + j, kv), to.dtype);
   };
   put(w.sum0, dk);
   put(w.sum1, dv);
@@ -213,15 +211,18 @@ Inputs inputs_of(const StepArgs& args) {
 void attention_bwd(const StepArgs& args) {
   const Inputs in = inputs_of(args);
   const Operand &dq = args.out[0], &dk = args.out[1], &dv = args.out[2];
-  parallel_rows(*args.pool, in.tokens, in.heads * in.e * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    for (int64_t t = t0; t < t1; ++t)
-      for (int64_t h = 0; h < in.heads; ++h) {
-        const float *g = in.at(in.dy, t, h), *y = in.at(in.y, t, h);
-        VF sum = hn::Zero(df);
-        for (int64_t i = 0; i < in.e; i += kLanes)
-          sum = hn::MulAdd(load_part(g + i, in.e - i), load_part(y + i, in.e - i), sum);
-        in.deltas[t * in.heads + h] = sum_lanes(sum);
-      }
+  with_activation(in.dy.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, in.tokens, in.heads * in.e * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t h = 0; h < in.heads; ++h) {
+          const T *g = row<T>(in.dy, t) + h * in.e, *y = row<T>(in.y, t) + h * in.e;
+          VF sum = hn::Zero(df);
+          for (int64_t i = 0; i < in.e; i += kLanes)
+            sum = hn::MulAdd(load_part(g + i, in.e - i), load_part(y + i, in.e - i), sum);
+          in.deltas[t * in.heads + h] = sum_lanes(sum);
+        }
+    });
   });
   float* scratch = in.deltas + round_up(in.tokens * in.heads, 16);
   const int64_t floats = Work(in, nullptr).floats;
@@ -252,7 +253,7 @@ size_t attention_bwd_scratch(const StepArgs& args, int threads) {
 
 Candidates attention_bwd_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, nullptr,
+      {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, accepts<0b11111, 0, 0b111>,
        attention_bwd_scratch},
   };
   return kTable;

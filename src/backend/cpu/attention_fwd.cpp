@@ -108,9 +108,7 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
   for (int64_t t = t0; t < t1; ++t) {
     first = std::min(first, in.first(t));
     last = std::max<int64_t>(last, in.end[t]);
-    std::memcpy(w.q + (t - t0) * s.group * e,
-                in.q.as<const float>() + t * in.q.ld + kv * s.group * e,
-                static_cast<size_t>(s.group * e) * sizeof(float));
+    widen(at(in.q, t, kv * s.group * e), in.q.dtype, s.group * e, w.q + (t - t0) * s.group * e);
   }
   pack_cols({w.q, e, true}, rows, e, w.packed_q);
   std::fill_n(w.sums, s.width * sums_ld, 0.0f);
@@ -118,9 +116,8 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
   std::fill_n(w.total, lanes, 0.0f);
   for (int64_t j0 = begin + (first - begin) / kKeys * kKeys; j0 < last; j0 += kKeys) {
     const int64_t keys = std::min(kKeys, last - j0);
-    const float* k = in.k.as<const float>() + j0 * in.k.ld + kv * e;
-    const float* v = in.v.as<const float>() + j0 * in.v.ld + kv * e;
-    pack_rows({k, in.k.ld}, keys, e, w.packed_k);
+    const void *k = at(in.k, j0, kv * e), *v = at(in.v, j0, kv * e);
+    pack_rows({k, in.k.ld, false, in.k.dtype}, keys, e, w.packed_k);
     multiply_panels(keys, rows, e, {w.packed_k}, {w.packed_q}, {w.scores, s.width, in.scale},
                     Finish::kWrite);
     for (int64_t r = 0; r < lanes; ++r) {
@@ -140,9 +137,9 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
         for (int64_t i = 0; i < sums_ld; i += kLanes)
           store(hn::Mul(load(w.sums + r * sums_ld + i), set(w.factor[r])),
                 w.sums + r * sums_ld + i);
-    Panels values{v, in.v.ld};
-    if (e % kLanes != 0) {
-      pack_cols({v, in.v.ld}, e, keys, w.packed_v);
+    Panels values{static_cast<const float*>(v), in.v.ld};
+    if (e % kLanes != 0 || in.v.dtype != DType::kF32) {
+      pack_cols({v, in.v.ld, false, in.v.dtype}, e, keys, w.packed_v);
       values = {w.packed_v};
     }
     multiply_panels(rows, e, keys, {w.scores, s.width}, values, {w.sums, sums_ld},
@@ -152,9 +149,11 @@ void attend(const Inputs& in, const Sizes& s, const Work& w, int64_t kv, int64_t
     const int64_t t = t0 + r / s.group, h = kv * s.group + r % s.group;
     const bool empty = in.end[t] <= in.first(t);
     const VF factor = set(empty ? 0.0f : 1.0f / w.total[r]);
-    float* to = in.y.as<float>() + t * in.y.ld + h * e;
-    for (int64_t i = 0; i < e; i += kLanes)
-      store_part(hn::Mul(load(w.sums + r * sums_ld + i), factor), to + i, e - i);
+    with_activation(in.y.dtype, [&](auto* type) HWY_ATTR {
+      auto* to = row<std::remove_pointer_t<decltype(type)>>(in.y, t) + h * e;
+      for (int64_t i = 0; i < e; i += kLanes)
+        store_part(hn::Mul(load(w.sums + r * sums_ld + i), factor), to + i, e - i);
+    });
     if (in.lse)
       in.lse.as<float>()[t * in.lse.ld + h] = empty ? -INFINITY : w.most[r] + std::log(w.total[r]);
   }
@@ -197,7 +196,7 @@ size_t attention_fwd_scratch(const StepArgs& args, int threads) {
 
 Candidates attention_fwd_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, nullptr,
+      {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, accepts<0b111, 0, 0b1>,
        attention_fwd_scratch},
   };
   return kTable;

@@ -14,9 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
-float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
-
 // act(x) = x * s(x) with s = sigmoid(x), or sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³), which
 // is gelu's tanh form; `slope` is act'(x).
 template <Act A>
@@ -37,43 +34,49 @@ HWY_INLINE VF act(VF x, VF* slope) {
   return hn::Mul(x, s);
 }
 
-template <Act A>
+template <Act A, typename T>
 void gated_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
   const int64_t f = y.cols;
   for (int64_t t = t0; t < t1; ++t)
     for (int64_t i = 0; i < f; i += kLanes) {
-      VF gate = load_part(row(x, t) + i, f - i), up = load_part(row(x, t) + f + i, f - i);
-      store_part(hn::Mul(act<A>(gate, nullptr), up), out_row(y, t) + i, f - i);
+      VF gate = load_part(row<T>(x, t) + i, f - i), up = load_part(row<T>(x, t) + f + i, f - i);
+      store_part(hn::Mul(act<A>(gate, nullptr), up), row<T>(y, t) + i, f - i);
     }
 }
 
-template <Act A>
+template <Act A, typename T>
 void gated_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int64_t t0,
                     int64_t t1) {
   const int64_t f = dy.cols;
   for (int64_t t = t0; t < t1; ++t)
     for (int64_t i = 0; i < f; i += kLanes) {
       const int64_t n = f - i;
-      VF gate = load_part(row(x, t) + i, n), up = load_part(row(x, t) + f + i, n);
-      VF g = load_part(row(dy, t) + i, n), slope;
+      VF gate = load_part(row<T>(x, t) + i, n), up = load_part(row<T>(x, t) + f + i, n);
+      VF g = load_part(row<T>(dy, t) + i, n), slope;
       VF a = act<A>(gate, &slope);
-      store_part(hn::Mul(hn::Mul(g, up), slope), out_row(dx, t) + i, n);
-      store_part(hn::Mul(g, a), out_row(dx, t) + f + i, n);
+      store_part(hn::Mul(hn::Mul(g, up), slope), row<T>(dx, t) + i, n);
+      store_part(hn::Mul(g, a), row<T>(dx, t) + f + i, n);
     }
 }
 
 void gated_act_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &y = args.out[0];
   const bool silu = attr<GatedActAttr>(*args.step).act == Act::kSilu;
-  parallel_rows(*args.pool, y.rows, y.cols * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    (silu ? gated_rows<Act::kSilu> : gated_rows<Act::kGeluTanh>)(x, y, t0, t1);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto fn = silu ? gated_rows<Act::kSilu, T> : gated_rows<Act::kGeluTanh, T>;
+    parallel_rows(*args.pool, y.rows, y.cols * 16,
+                  [&](int64_t t0, int64_t t1) { fn(x, y, t0, t1); });
   });
 }
 void gated_act_bwd(const StepArgs& args) {
   const Operand &dy = args.in[0], &x = args.in[1], &dx = args.out[0];
   const bool silu = attr<GatedActAttr>(*args.step).act == Act::kSilu;
-  parallel_rows(*args.pool, dy.rows, dy.cols * 24, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    (silu ? gated_rows_bwd<Act::kSilu> : gated_rows_bwd<Act::kGeluTanh>)(dy, x, dx, t0, t1);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto fn = silu ? gated_rows_bwd<Act::kSilu, T> : gated_rows_bwd<Act::kGeluTanh, T>;
+    parallel_rows(*args.pool, dy.rows, dy.cols * 24,
+                  [&](int64_t t0, int64_t t1) { fn(dy, x, dx, t0, t1); });
   });
 }
 
@@ -82,27 +85,30 @@ void rotate(const StepArgs& args, float direction) {
   const Operand &x = args.in[0], &table = args.in[1], &positions = args.in[2], &y = args.out[0];
   const int64_t e = attr<RopeAttr>(*args.step).head_dim, half = e / 2, heads = x.cols / e;
   const bool add = args.accumulates(0);
-  parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    const VF sign = set(direction);
-    for (int64_t t = t0; t < t1; ++t) {
-      const float* angles = row(table, positions.as<const int32_t>()[t]);
-      for (int64_t h = 0; h < heads; ++h) {
-        const float* from = row(x, t) + h * e;
-        float* to = out_row(y, t) + h * e;
-        for (int64_t i = 0; i < half; i += kLanes) {
-          const int64_t n = half - i;
-          VF c = load_part(angles + i, n), s = hn::Mul(sign, load_part(angles + half + i, n));
-          VF u = load_part(from + i, n), v = load_part(from + half + i, n);
-          VF a = hn::NegMulAdd(v, s, hn::Mul(u, c)), b = hn::MulAdd(u, s, hn::Mul(v, c));
-          if (add) {
-            a = hn::Add(load_part(to + i, n), a);
-            b = hn::Add(load_part(to + half + i, n), b);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      const VF sign = set(direction);
+      for (int64_t t = t0; t < t1; ++t) {
+        const float* angles = row<float>(table, positions.as<const int32_t>()[t]);
+        for (int64_t h = 0; h < heads; ++h) {
+          const T* from = row<T>(x, t) + h * e;
+          T* to = row<T>(y, t) + h * e;
+          for (int64_t i = 0; i < half; i += kLanes) {
+            const int64_t n = half - i;
+            VF c = load_part(angles + i, n), s = hn::Mul(sign, load_part(angles + half + i, n));
+            VF u = load_part(from + i, n), v = load_part(from + half + i, n);
+            VF a = hn::NegMulAdd(v, s, hn::Mul(u, c)), b = hn::MulAdd(u, s, hn::Mul(v, c));
+            if (add) {
+              a = hn::Add(load_part(to + i, n), a);
+              b = hn::Add(load_part(to + half + i, n), b);
+            }
+            store_part(a, to + i, n);
+            store_part(b, to + half + i, n);
           }
-          store_part(a, to + i, n);
-          store_part(b, to + half + i, n);
         }
       }
-    }
+    });
   });
 }
 void rope_fwd(const StepArgs& args) { rotate(args, 1.0f); }
@@ -110,13 +116,16 @@ void rope_bwd(const StepArgs& args) { rotate(args, -1.0f); }
 
 void add_fwd(const StepArgs& args) {
   const Operand &a = args.in[0], &b = args.in[1], &y = args.out[0];
-  parallel_rows(*args.pool, y.rows, y.cols * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    for (int64_t t = t0; t < t1; ++t)
-      for (int64_t i = 0; i < y.cols; i += kLanes) {
-        const int64_t n = y.cols - i;
-        store_part(hn::Add(load_part(row(a, t) + i, n), load_part(row(b, t) + i, n)),
-                   out_row(y, t) + i, n);
-      }
+  with_activation(y.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, y.rows, y.cols * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t i = 0; i < y.cols; i += kLanes) {
+          const int64_t n = y.cols - i;
+          store_part(hn::Add(load_part(row<T>(a, t) + i, n), load_part(row<T>(b, t) + i, n)),
+                     row<T>(y, t) + i, n);
+        }
+    });
   });
 }
 
@@ -125,15 +134,18 @@ void scale_any(const StepArgs& args) {
   const Operand &x = args.in[0], &y = args.out[0];
   const float factor = attr<ScaleAttr>(*args.step).factor;
   const bool add = args.accumulates(0);
-  parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    const VF f = set(factor);
-    for (int64_t t = t0; t < t1; ++t)
-      for (int64_t i = 0; i < y.cols; i += kLanes) {
-        const int64_t n = y.cols - i;
-        float* to = out_row(y, t) + i;
-        VF v = hn::Mul(load_part(row(x, t) + i, n), f);
-        store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
-      }
+  with_activation(y.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      const VF f = set(factor);
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t i = 0; i < y.cols; i += kLanes) {
+          const int64_t n = y.cols - i;
+          T* to = row<T>(y, t) + i;
+          VF v = hn::Mul(load_part(row<T>(x, t) + i, n), f);
+          store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
+        }
+    });
   });
 }
 
@@ -181,43 +193,47 @@ void dropout_any(const StepArgs& args) {
   const int32_t dropped = static_cast<int32_t>(std::ceil(static_cast<double>(a.p) * 16777216.0));
   const float factor = 1.0f / (1.0f - a.p);
   const bool add = args.accumulates(0);
-  parallel_rows(*args.pool, x.rows, x.cols * 32, [&](int64_t t0, int64_t t1) HWY_ATTR {
-    const hn::RebindToSigned<DF> di;
-    const hn::RebindToUnsigned<DF> du;
-    alignas(64) uint32_t words[kWords];
-    for (int64_t t = t0; t < t1; ++t) {
-      const int32_t* halves = keys.as<const int32_t>() + t * keys.ld;
-      const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(halves[1])) << 32 |
-                           static_cast<uint32_t>(halves[0]);
-      for (int64_t d = 0; d < x.cols; d += kWords) {
-        random_words(key, static_cast<uint64_t>(d / 4), a.site, words);
-        for (int64_t i = 0; i < kWords && d + i < x.cols; i += kLanes) {
-          const int64_t n = x.cols - d - i;
-          const auto bits = hn::BitCast(di, hn::ShiftRight<8>(hn::Load(du, words + i)));
-          const auto drop = hn::RebindMask(df, hn::Lt(bits, hn::Set(di, dropped)));
-          VF v = hn::Mul(load_part(row(x, t) + d + i, n), set(factor));
-          v = hn::IfThenZeroElse(drop, v);
-          float* to = out_row(y, t) + d + i;
-          store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, x.rows, x.cols * 32, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      const hn::RebindToSigned<DF> di;
+      const hn::RebindToUnsigned<DF> du;
+      alignas(64) uint32_t words[kWords];
+      for (int64_t t = t0; t < t1; ++t) {
+        const int32_t* halves = row<int32_t>(keys, t);
+        const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(halves[1])) << 32 |
+                             static_cast<uint32_t>(halves[0]);
+        for (int64_t d = 0; d < x.cols; d += kWords) {
+          random_words(key, static_cast<uint64_t>(d / 4), a.site, words);
+          for (int64_t i = 0; i < kWords && d + i < x.cols; i += kLanes) {
+            const int64_t n = x.cols - d - i;
+            const auto bits = hn::BitCast(di, hn::ShiftRight<8>(hn::Load(du, words + i)));
+            const auto drop = hn::RebindMask(df, hn::Lt(bits, hn::Set(di, dropped)));
+            VF v = hn::Mul(load_part(row<T>(x, t) + d + i, n), set(factor));
+            v = hn::IfThenZeroElse(drop, v);
+            T* to = row<T>(y, t) + d + i;
+            store_part(add ? hn::Add(load_part(to, n), v) : v, to, n);
+          }
         }
       }
-    }
+    });
   });
 }
 
 }  // namespace
 
 Candidates elementwise_table() {
+  constexpr auto kOne = accepts<0b1, 0, 0b1>, kTwo = accepts<0b11, 0, 0b1>;
   static constexpr Candidate kTable[] = {
-      {Op::kGatedAct, Dir::kForward, "gated_act_fwd", gated_act_fwd, nullptr, nullptr},
-      {Op::kGatedAct, Dir::kBackward, "gated_act_bwd", gated_act_bwd, nullptr, nullptr},
-      {Op::kRope, Dir::kForward, "rope_fwd", rope_fwd, nullptr, nullptr},
-      {Op::kRope, Dir::kBackward, "rope_bwd", rope_bwd, nullptr, nullptr},
-      {Op::kAdd, Dir::kForward, "add_fwd", add_fwd, nullptr, nullptr},
-      {Op::kScale, Dir::kForward, "scale_fwd", scale_any, nullptr, nullptr},
-      {Op::kScale, Dir::kBackward, "scale_bwd", scale_any, nullptr, nullptr},
-      {Op::kDropout, Dir::kForward, "dropout_fwd", dropout_any, nullptr, nullptr},
-      {Op::kDropout, Dir::kBackward, "dropout_bwd", dropout_any, nullptr, nullptr},
+      {Op::kGatedAct, Dir::kForward, "gated_act_fwd", gated_act_fwd, kOne, nullptr},
+      {Op::kGatedAct, Dir::kBackward, "gated_act_bwd", gated_act_bwd, kTwo, nullptr},
+      {Op::kRope, Dir::kForward, "rope_fwd", rope_fwd, kOne, nullptr},
+      {Op::kRope, Dir::kBackward, "rope_bwd", rope_bwd, kOne, nullptr},
+      {Op::kAdd, Dir::kForward, "add_fwd", add_fwd, kTwo, nullptr},
+      {Op::kScale, Dir::kForward, "scale_fwd", scale_any, kOne, nullptr},
+      {Op::kScale, Dir::kBackward, "scale_bwd", scale_any, kOne, nullptr},
+      {Op::kDropout, Dir::kForward, "dropout_fwd", dropout_any, kOne, nullptr},
+      {Op::kDropout, Dir::kBackward, "dropout_bwd", dropout_any, kOne, nullptr},
   };
   return kTable;
 }

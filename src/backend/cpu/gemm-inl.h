@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrix product of the cpu back end: packed panels, one register-blocked inner kernel.
 //
-//   C[M, N] = alpha * A[M, K] B[K, N] (+ bias[N]) (+ C)      sums in f32
+//   C[M, N] = alpha * A[M, K] B[K, N] (+ bias[N]) (+ C)      sums in f32, rounded once
 //
 // A's panels hold `mr` rows as [K][mr], B's hold `nr` columns as [K][nr]. The sum over K runs in
 // order inside blocks whose length depends on K alone, and the blocks' sums are added in order: an
@@ -42,9 +42,10 @@ HWY_INLINE int64_t panel_cols(int64_t n, int64_t cols) {
 HWY_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 struct MatA {
-  const float* data;
+  const void* data;
   int64_t ld;
-  bool transposed = false;  // element (m, k) lies at data[k * ld + m]
+  bool transposed = false;    // element (m, k) lies at data[k * ld + m]
+  DType dtype = DType::kF32;  // or bf16
 };
 struct MatB {
   const void* data;
@@ -53,11 +54,12 @@ struct MatB {
   DType dtype = DType::kF32;
 };
 struct MatC {
-  float* data;
+  void* data;
   int64_t ld;
   float alpha = 1.0f;
   bool accumulate = false;
-  Operand bias = {};  // absent, or one row of N elements
+  DType dtype = DType::kF32;  // or bf16, but not for multiply_panels
+  Operand bias = {};          // absent, or one row of N elements
 };
 
 // Rows [m, m + rows) and steps [k, k + depth) of A as one panel of height `mr` >= rows.
@@ -75,11 +77,12 @@ enum class Finish : int {
 struct Tile {
   const float *a, *b;             // panels, at the first step
   int64_t depth, a_step, b_step;  // of K, and from one step to the next
-  float* c;
+  float* c = nullptr;
   int64_t ldc, rows, cols;  // the part of the tile that exists
   float alpha = 1.0f;
   Finish finish = Finish::kWrite;
   const float* bias = nullptr;   // of the tile's columns
+  bf16* rounded = nullptr;       // where the tile lies instead of c, with the same ldc
   const float* ahead = nullptr;  // what a later tile reads: brought near, 64 bytes a step
 };
 using TileFn = void (*)(const Tile&);
@@ -101,7 +104,7 @@ void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to);  // packed_c
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
                      const MatC& c, Finish finish);
 
-size_t gemm_scratch(int64_t m, int64_t n, int64_t k);
+size_t gemm_scratch(int64_t m, int64_t n, int64_t k, DType c = DType::kF32);
 void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
           const MatC& c, void* scratch);
 

@@ -22,6 +22,7 @@ constexpr int64_t kPackDepth = 1536;  // of K packed at a time
 constexpr int64_t kPackRows = 2048;   // of M packed at a time
 constexpr int64_t kSkinnyCols = 4 * kLanes;  // of N, and fewer: see skinny_rows
 constexpr int64_t kPackElements = 1 << 20;   // of B packed at a time
+constexpr int64_t kWideRows = 512;           // of M at a time, where a bf16 C is summed in f32
 
 // Blocks of equal depth: the order of a sum over K, so a function of K alone.
 int64_t block_depth(int64_t k) {
@@ -61,6 +62,11 @@ int64_t b_elements(int64_t n, int64_t k) {
                   std::min(packed_cols(n) * depth, kPackElements + kMaxCols * depth));
 }
 
+// Of C in f32, where C is bf16 and its sums are made in more than one block of K.
+int64_t wide_elements(int64_t m, int64_t n, int64_t k, DType c) {
+  return c == DType::kF32 || k <= block_depth(k) ? 0 : round_up(std::min(m, kWideRows) * n, 16);
+}
+
 // 4 consecutive elements of each of kLanes rows, turned: out[i] holds element i of every row.
 template <typename T>
 HWY_INLINE void load_turned(const T* const* rows, int64_t at, VF* HWY_RESTRICT out) {
@@ -94,10 +100,10 @@ HWY_INLINE void load_turned(const T* const* rows, int64_t at, VF* HWY_RESTRICT o
 #endif
 }
 
-// Turns `count` rows of `depth` elements into to[k * stride + row], `width` >= count lanes wide.
+// Turns `count` rows of `depth` elements into to[k * width + row], `width` >= count lanes wide.
 // Lanes past `count` repeat the last row: they only feed sums that are never stored.
 template <typename T>
-void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth, int64_t stride,
+void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth,
           float* HWY_RESTRICT to) {
   for (int64_t r0 = 0; r0 < width; r0 += kLanes) {
     const T* rows[kLanes];
@@ -105,32 +111,31 @@ void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth
     int64_t lanes = std::min(width - r0, kLanes);
     // A full store may run into the next step's lanes, which are written after; not past the end,
     // nor into lanes of a group written before.
-    int64_t whole = lanes == kLanes ? depth : (r0 == 0 ? depth - (kLanes / stride + 1) : 0);
+    int64_t whole = lanes == kLanes ? depth : (r0 == 0 ? depth - (kLanes / width + 1) : 0);
     VF v[4];
     int64_t k = 0;
     for (; k + 4 <= depth; k += 4) {
       load_turned(rows, k, v);
-      float* at = to + k * stride + r0;
+      float* at = to + k * width + r0;
       if (k + 4 <= whole) {
-        for (int i = 0; i < 4; ++i) store(v[i], at + i * stride);
+        for (int i = 0; i < 4; ++i) store(v[i], at + i * width);
       } else {
-        for (int i = 0; i < 4; ++i) store_part(v[i], at + i * stride, lanes);
+        for (int i = 0; i < 4; ++i) store_part(v[i], at + i * width, lanes);
       }
     }
     for (; k < depth; ++k)
-      for (int64_t r = 0; r < lanes; ++r) to[k * stride + r0 + r] = to_float(rows[r][k]);
+      for (int64_t r = 0; r < lanes; ++r) to[k * width + r0 + r] = to_float(rows[r][k]);
   }
 }
 
+// A panel of `width` >= count lanes from `count` rows (turned) or columns of a matrix.
 template <typename T>
-void pack_b_as(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
-               float* HWY_RESTRICT to) {
-  const T* from = static_cast<const T*>(b.data);
-  if (b.transposed) return turn(from + n * b.ld + k, b.ld, cols, nr, depth, nr, to);
-  from += k * b.ld + n;
-  for (int64_t i = 0; i < depth; ++i, from += b.ld, to += nr)
-    for (int64_t j = 0; j < nr; j += kLanes)
-      store(j < cols ? load_part(from + j, cols - j) : hn::Zero(df), to + j);
+void pack_as(const T* from, int64_t ld, bool turned, int64_t count, int64_t width, int64_t depth,
+             float* HWY_RESTRICT to) {
+  if (turned) return turn(from, ld, count, width, depth, to);
+  for (int64_t i = 0; i < depth; ++i, from += ld, to += width)
+    for (int64_t j = 0; j < width; j += kLanes)
+      store_part(j < count ? load_part(from + j, count - j) : hn::Zero(df), to + j, width - j);
 }
 
 // A whole tile of C.
@@ -197,28 +202,39 @@ HWY_INLINE void whole_tile(const Tile& t) {
   }
 }
 
+template <typename From, typename To>
+HWY_NOINLINE void copy_part(const From* from, int64_t from_ld, To* to, int64_t to_ld, int64_t rows,
+                            int64_t cols) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; j += kLanes)
+      store_part(load_part(from + i * from_ld + j, cols - j), to + i * to_ld + j, cols - j);
+}
+
 template <int Rows, int Vectors>
 void tile(const Tile& t) {
   constexpr int64_t kCols = Vectors * kLanes;
-  if (HWY_LIKELY(t.rows == Rows && t.cols == kCols)) return whole_tile<Rows, Vectors>(t);
-  // At an edge of C: a whole tile beside it, of which a part is copied.
+  if (HWY_LIKELY(t.rows == Rows && t.cols == kCols && t.rounded == nullptr))
+    return whole_tile<Rows, Vectors>(t);
+  // At an edge of C, or where C is bf16: a whole tile beside it, of which a part is copied.
   alignas(64) float beside[Rows * kCols], bias[kCols] = {};
-  auto copy = [&](const float* from, int64_t from_ld, float* to, int64_t to_ld,
-                  int64_t rows) HWY_ATTR {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < t.cols; j += kLanes)
-        store_part(load_part(from + i * from_ld + j, t.cols - j), to + i * to_ld + j, t.cols - j);
-  };
   Tile whole = t;
   whole.c = beside;
   whole.ldc = kCols;
-  if (t.finish != Finish::kWrite) copy(t.c, t.ldc, beside, kCols, t.rows);
+  if (t.finish != Finish::kWrite) {
+    if (t.rounded != nullptr)
+      copy_part(t.rounded, t.ldc, beside, kCols, t.rows, t.cols);
+    else
+      copy_part(t.c, t.ldc, beside, kCols, t.rows, t.cols);
+  }
   if (t.bias != nullptr) {
-    copy(t.bias, 0, bias, 0, 1);
+    copy_part(t.bias, 0, bias, 0, 1, t.cols);
     whole.bias = bias;
   }
   whole_tile<Rows, Vectors>(whole);
-  copy(beside, kCols, t.c, t.ldc, t.rows);
+  if (t.rounded != nullptr)
+    copy_part(beside, kCols, t.rounded, t.ldc, t.rows, t.cols);
+  else
+    copy_part(beside, kCols, t.c, t.ldc, t.rows, t.cols);
 }
 
 template <int Rows>
@@ -230,23 +246,34 @@ TileFn tile_of(int64_t mr, int64_t vectors) {
     return nullptr;
 }
 
-// Few columns: packing A would cost more than the sums. Rows of A are read where they lie, one sum
-// per row and vector, in the same blocks of K as everywhere.
+// Few columns: packing A would cost more than the sums. Rows of A are read where they lie, or
+// widened a block at a time; one sum per row and vector, in the same blocks of K as everywhere.
 template <int Vectors>
 constexpr int kSkinnyRows = Vectors == 1 ? 8 : (Vectors == 2 || kMaxRows > 6 ? 4 : 6 - Vectors);
+
+template <typename T>
+HWY_INLINE void add_part(VF v, bool add, T* to, int64_t cols) {
+  store_part(add ? hn::Add(load_part(to, cols), v) : v, to, cols);
+}
 
 template <int Vectors>
 void skinny_rows(int64_t m0, int64_t m1, int64_t n, int64_t k, const MatA& a, const float* packed_b,
                  const float* bias, const MatC& c) {
   constexpr int kRows = kSkinnyRows<Vectors>;
   const int64_t block = block_depth(k);
+  alignas(64) float wide[kRows * kBlockDepth];
   for (int64_t m = m0; m < m1; m += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, m1 - m);
-    const float* at[kRows];
-    WICK_UNROLL
-    for (int i = 0; i < kRows; ++i) at[i] = a.data + (m + std::min<int64_t>(i, rows - 1)) * a.ld;
     for (int64_t k0 = 0; k0 < k; k0 += block) {
       const int64_t k1 = std::min(k, k0 + block);
+      const bool in_place = a.dtype == DType::kF32;
+      const int64_t first = m * a.ld + k0, ld = in_place ? a.ld : kBlockDepth;
+      if (!in_place)
+        copy_part(static_cast<const bf16*>(a.data) + first, a.ld, wide, ld, rows, k1 - k0);
+      const float* from = in_place ? static_cast<const float*>(a.data) + first : wide;
+      const float* at[kRows];
+      WICK_UNROLL
+      for (int i = 0; i < kRows; ++i) at[i] = from + std::min<int64_t>(i, rows - 1) * ld;
       VF sum[kRows][Vectors];
       WICK_UNROLL
       for (int i = 0; i < kRows; ++i) {
@@ -261,23 +288,25 @@ void skinny_rows(int64_t m0, int64_t m1, int64_t n, int64_t k, const MatA& a, co
         for (int j = 0; j < Vectors; ++j) bv[j] = load(b + j * kLanes);
         WICK_UNROLL
         for (int i = 0; i < kRows; ++i) {
-          const VF av = set(at[i][kk]);
+          const VF av = set(at[i][kk - k0]);
           WICK_UNROLL
           for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(av, bv[j], sum[i][j]);
         }
       }
-      const bool first = k0 == 0, add = !first || c.accumulate;
+      const bool add = k0 > 0 || c.accumulate;
       WICK_UNROLL
       for (int i = 0; i < kRows; ++i) {
         if (i >= rows) break;
         WICK_UNROLL
         for (int j = 0; j < Vectors; ++j) {
-          const int64_t cols = n - j * kLanes;
-          float* to = c.data + (m + i) * c.ld + j * kLanes;
+          const int64_t cols = n - j * kLanes, to = (m + i) * c.ld + j * kLanes;
           const VF b0 =
-              first && bias != nullptr ? load_part(bias + j * kLanes, cols) : hn::Zero(df);
+              k0 == 0 && bias != nullptr ? load_part(bias + j * kLanes, cols) : hn::Zero(df);
           const VF v = hn::MulAdd(sum[i][j], set(c.alpha), b0);
-          store_part(add ? hn::Add(load_part(to, cols), v) : v, to, cols);
+          if (c.dtype == DType::kF32)
+            add_part(v, add, static_cast<float*>(c.data) + to, cols);
+          else
+            add_part(v, add, static_cast<bf16*>(c.data) + to, cols);
         }
       }
     }
@@ -302,18 +331,19 @@ TileFn tile_fn(int64_t mr, int64_t nr) { return tile_of<kMaxRows>(mr, nr / kLane
 
 void pack_a(const MatA& a, int64_t m, int64_t rows, int64_t mr, int64_t k, int64_t depth,
             float* to) {
-  if (!a.transposed) return turn(a.data + m * a.ld + k, a.ld, rows, mr, depth, mr, to);
-  const float* from = a.data + k * a.ld + m;
-  for (int64_t i = 0; i < depth; ++i, from += a.ld, to += mr)
-    for (int64_t j = 0; j < mr; j += kLanes)
-      store_part(j < rows ? load_part(from + j, rows - j) : hn::Zero(df), to + j, mr - j);
+  with_activation(a.dtype, [&](auto* type) HWY_ATTR {
+    auto* from = static_cast<const std::remove_pointer_t<decltype(type)>*>(a.data);
+    from += a.transposed ? k * a.ld + m : m * a.ld + k;
+    pack_as(from, a.ld, !a.transposed, rows, mr, depth, to);
+  });
 }
 
 void pack_b(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
             float* to) {
   with_type(b.dtype, [&](auto* type) HWY_ATTR {
-    using T = std::remove_cvref_t<decltype(*type)>;
-    pack_b_as<T>(b, n, cols, nr, k, depth, to);
+    auto* from = static_cast<decltype(type)>(b.data);
+    from += b.transposed ? n * b.ld + k : k * b.ld + n;
+    pack_as(from, b.ld, b.transposed, cols, nr, depth, to);
   });
 }
 
@@ -348,30 +378,55 @@ void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const
     t.cols = nr;
     for (int64_t r = 0; r < m; r += mr) {
       t.a = a.data + (a.ld != 0 ? r : r * depth);
-      t.c = c.data + r * c.ld + j;
+      t.c = static_cast<float*>(c.data) + r * c.ld + j;
       fn(t);
     }
   }
 }
 
-size_t gemm_scratch(int64_t m, int64_t n, int64_t k) {
+size_t gemm_scratch(int64_t m, int64_t n, int64_t k, DType c) {
   if (m == 0 || n == 0 || k == 0) return 0;
-  return static_cast<size_t>(a_elements(m, k) + b_elements(n, k) + round_up(n, 16)) * sizeof(float);
+  return static_cast<size_t>(a_elements(m, k) + b_elements(n, k) + round_up(n, 16) +
+                             wide_elements(m, n, k, c)) *
+         sizeof(float);
 }
+
+namespace {
+
+// A bf16 C whose sums are made in several blocks of K: in f32 beside it, rounded at the end.
+void gemm_by_way_of_f32(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a,
+                        const MatB& b, const MatC& c, void* scratch) {
+  float *wide = static_cast<float*>(scratch), *rest = wide + wide_elements(m, n, k, c.dtype);
+  for (int64_t m0 = 0; m0 < m; m0 += kWideRows) {
+    const int64_t rows = std::min(kWideRows, m - m0);
+    MatA part = a;
+    part.data = static_cast<const char*>(a.data) +
+                static_cast<size_t>(m0 * (a.transposed ? 1 : a.ld)) * dtype_bytes(a.dtype);
+    gemm(pool, rows, n, k, part, b, {wide, n, c.alpha, false, DType::kF32, c.bias}, rest);
+    parallel_rows(pool, rows, n * 8, [&](int64_t r0, int64_t r1) HWY_ATTR {
+      for (int64_t r = r0; r < r1; ++r) {
+        bf16* to = static_cast<bf16*>(c.data) + (m0 + r) * c.ld;
+        for (int64_t j = 0; j < n; j += kLanes)
+          add_part(load_part(wide + r * n + j, n - j), c.accumulate, to + j, n - j);
+      }
+    });
+  }
+}
+
+}  // namespace
 
 void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
           const MatC& c, void* scratch) {
   if (m == 0 || n == 0 || k == 0) return;
+  if (wide_elements(m, n, k, c.dtype) != 0)
+    return gemm_by_way_of_f32(pool, m, n, k, a, b, c, scratch);
   const Plan2d p = plan_gemm(m, n, k);
   float* packed_a = static_cast<float*>(scratch);
   float* packed_b = packed_a + a_elements(m, k);
   float* bias = nullptr;
   if (c.bias) {
     bias = packed_b + b_elements(n, k);
-    with_type(c.bias.dtype, [&](auto* type) HWY_ATTR {
-      for (int64_t i = 0; i < n; i += kLanes)
-        store_part(load_part(static_cast<decltype(type)>(c.bias.data) + i, n - i), bias + i, n - i);
-    });
+    widen(c.bias.data, c.bias.dtype, n, bias);
   }
   if (n <= kSkinnyCols && !a.transposed) return skinny(pool, m, n, k, a, b, c, packed_b, bias);
   const TileFn wide = tile_fn(p.mr, kMaxCols), narrow = tile_fn(p.mr, kLanes);
@@ -421,7 +476,11 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
                 const int64_t r = ia * p.mr;
                 t.a = packed_a + r * depth + kb * p.mr;
                 t.rows = std::min(p.mr, rows - r);
-                t.c = c.data + (m0 + r) * c.ld + n0 + j;
+                const int64_t to = (m0 + r) * c.ld + n0 + j;
+                if (c.dtype == DType::kF32)
+                  t.c = static_cast<float*>(c.data) + to;
+                else
+                  t.rounded = static_cast<bf16*>(c.data) + to;
                 // The first column of tiles brings A's panels, each column the next one's B.
                 if (jb == jb0)
                   t.ahead = t.a + p.mr * depth;

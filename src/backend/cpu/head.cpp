@@ -55,9 +55,6 @@ struct Work {
   }
 };
 
-const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
-float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
-
 int64_t kept_rows(const Operand& targets, int32_t* rows) {
   int64_t kept = 0;
   for (int64_t m = 0; m < targets.elements(); ++m)
@@ -67,14 +64,12 @@ int64_t kept_rows(const Operand& targets, int32_t* rows) {
 
 void gather_x(ThreadPool& pool, const Operand& x, const int32_t* rows, int64_t count, float* to) {
   parallel_rows(pool, count, x.cols * 8, [&](int64_t r0, int64_t r1) {
-    for (int64_t r = r0; r < r1; ++r)
-      std::memcpy(to + r * x.cols, row(x, rows[r]), static_cast<size_t>(x.cols) * sizeof(float));
+    for (int64_t r = r0; r < r1; ++r) widen(at(x, rows[r]), x.dtype, x.cols, to + r * x.cols);
   });
 }
 
 MatB words_of(const Operand& w, int64_t v0, bool transposed) {
-  return {static_cast<const char*>(w.data) + static_cast<size_t>(v0 * w.ld) * dtype_bytes(w.dtype),
-          w.ld, transposed, w.dtype};
+  return {at(w, v0), w.ld, transposed, w.dtype};
 }
 
 // One row of logits: the running maximum and sum, the target's logit; with `sums`, also the
@@ -104,14 +99,18 @@ void softmax_row(float* logits, int64_t words, float* most, float* total, float*
   *most = new_most;
 }
 
-// to = w[target] - sums * factor
-void finish_row(const Operand& w, int64_t target, const float* sums, float factor, float* to) {
+// Row m of `slope` is w[target] - sums * factor.
+void finish_row(const Operand& w, int64_t target, const float* sums, float factor,
+                const Operand& slope, int64_t m) {
   with_type(w.dtype, [&](auto* type) HWY_ATTR {
     auto* from = static_cast<decltype(type)>(w.data) + target * w.ld;
     for (int64_t i = 0; i < w.cols; i += kLanes) {
       const int64_t n = w.cols - i;
-      store_part(hn::NegMulAdd(load_part(sums + i, n), set(factor), load_part(from + i, n)), to + i,
-                 n);
+      const VF v = hn::NegMulAdd(load_part(sums + i, n), set(factor), load_part(from + i, n));
+      if (slope.dtype == DType::kF32)
+        store_part(v, row<float>(slope, m) + i, n);
+      else
+        store_part(v, row<bf16>(slope, m) + i, n);
     }
   });
 }
@@ -127,7 +126,7 @@ void head_fwd(const StepArgs& args) {
     if (targets.as<const int32_t>()[i] < 0) {
       logp.as<float>()[i] = 0;
       if (lse) lse.as<float>()[i] = 0;
-      if (slope) std::fill_n(out_row(slope, i), d, 0.0f);
+      if (slope) zero_row(slope, i);
     }
   const int64_t kept = kept_rows(targets, work.rows);
   for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
@@ -161,7 +160,7 @@ void head_fwd(const StepArgs& args) {
         if (lse) lse.as<float>()[i] = all;
         if (slope)
           finish_row(w, targets.as<const int32_t>()[i], work.sums + r * d, 1.0f / work.total[r],
-                     out_row(slope, i));
+                     slope, i);
       }
     });
   }
@@ -182,7 +181,7 @@ void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t 
 
 void zero_rows(ThreadPool& pool, const Operand& to) {
   parallel_rows(pool, to.rows, to.cols * 4, [&](int64_t a, int64_t b) {
-    for (int64_t r = a; r < b; ++r) std::fill_n(out_row(to, r), to.cols, 0.0f);
+    for (int64_t r = a; r < b; ++r) zero_row(to, r);
   });
 }
 
@@ -196,12 +195,16 @@ void head_bwd(const StepArgs& args) {
   ThreadPool& pool = *args.pool;
   const int32_t* target_of = targets.as<const int32_t>();
   if (dx && slope)
-    parallel_rows(pool, dx.rows, d * 8, [&](int64_t a, int64_t b) HWY_ATTR {
-      for (int64_t i = a; i < b; ++i) {
-        const VF g = set(target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]);
-        for (int64_t c = 0; c < d; c += kLanes)
-          store_part(hn::Mul(g, load_part(row(slope, i) + c, d - c)), out_row(dx, i) + c, d - c);
-      }
+    with_activation(dx.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      parallel_rows(pool, dx.rows, d * 8, [&](int64_t a, int64_t b) HWY_ATTR {
+        for (int64_t i = a; i < b; ++i) {
+          const VF g = set(target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]);
+          for (int64_t c = 0; c < d; c += kLanes)
+            store_part(hn::Mul(g, load_part(row<T>(slope, i) + c, d - c)), row<T>(dx, i) + c,
+                       d - c);
+        }
+      });
     });
   const bool make_dx = dx && !slope;
   if (!make_dx && !dw) return;
@@ -229,18 +232,25 @@ void head_bwd(const StepArgs& args) {
              {work.sums, d, 1.0f, v0 > 0}, work.product);
       if (dw)
         gemm(pool, words, d, rows, {work.logits, words, true}, {work.x, d},
-             {out_row(dw, v0), dw.ld, 1.0f, args.accumulates(1) || r0 > 0}, work.product);
+             {at(dw, v0), dw.ld, 1.0f, args.accumulates(1) || r0 > 0}, work.product);
     }
     if (make_dx)
-      for (int64_t r = 0; r < rows; ++r)
-        std::memcpy(out_row(dx, which[r]), work.sums + r * d,
-                    static_cast<size_t>(d) * sizeof(float));
+      for (int64_t r = 0; r < rows; ++r) narrow(work.sums + r * d, d, at(dx, which[r]), dx.dtype);
   }
 }
-size_t head_bwd_scratch(const StepArgs& args, int) {
+// Whether logits are made again; else dx is a product of what forward left, and w is not read.
+bool reads_words(const StepArgs& args) {
   const bool has_slope = args.in.size() > 5 && args.in[5];
-  const bool has_dw = args.out.size() > 1 && args.out[1];
-  if (has_slope && !has_dw) return 0;
+  return !has_slope || (args.out.size() > 1 && args.out[1]);
+}
+bool accepts_bwd(const StepArgs& args) {
+  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1>(args);
+  std::vector<Operand> in(args.in.begin(), args.in.end());
+  in[2] = {};
+  return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
+}
+size_t head_bwd_scratch(const StepArgs& args, int) {
+  if (!reads_words(args)) return 0;
   const Operand& w = args.in[2];
   return Work(args.in[3].elements(), w.rows, w.cols, nullptr).bytes;
 }
@@ -249,8 +259,8 @@ size_t head_bwd_scratch(const StepArgs& args, int) {
 
 Candidates head_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts_weights<0b10>, head_fwd_scratch},
-      {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_weights<0b100>, head_bwd_scratch},
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100>, head_fwd_scratch},
+      {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
   };
   return kTable;
 }

@@ -21,25 +21,29 @@ MatB weight(const Operand& w, bool transposed) { return {w.data, w.ld, transpose
 
 void linear_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1], &y = args.out[0];
-  MatC c{y.as<float>(), y.ld, attr<LinearAttr>(*args.step).scale, args.accumulates(0)};
+  MatC c{y.data, y.ld, attr<LinearAttr>(*args.step).scale, args.accumulates(0), y.dtype};
   if (args.in.size() > 2 && args.in[2]) c.bias = args.in[2];
-  gemm(*args.pool, x.rows, w.rows, x.cols, {x.as<float>(), x.ld}, weight(w, true), c, args.scratch);
+  gemm(*args.pool, x.rows, w.rows, x.cols, {x.data, x.ld, false, x.dtype}, weight(w, true), c,
+       args.scratch);
 }
 size_t linear_fwd_scratch(const StepArgs& args, int) {
-  return gemm_scratch(args.in[0].rows, args.in[1].rows, args.in[0].cols);
+  return gemm_scratch(args.in[0].rows, args.in[1].rows, args.in[0].cols, args.out[0].dtype);
+}
+// The logits of decoding may be f32 where activations are bf16.
+bool accepts_fwd(const StepArgs& args) {
+  return accepts<0b1, 0b110, 0b1>(args) || accepts<0b1, 0b110, 0>(args);
 }
 
 // y for few rows: vectors along K, one sum per (row, output), each weight read once. `Rows` rows of
 // x and 8 / Rows or more of w keep enough sums in flight to hide their latency.
 template <typename T, int Rows>
-void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
+void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, int64_t n1) {
   const Operand &x = args.in[0], &w = args.in[1], &y = args.out[0];
   const float scale = attr<LinearAttr>(*args.step).scale;
   const bool add = args.accumulates(0);
   const Operand bias = args.in.size() > 2 ? args.in[2] : Operand{};
   constexpr int kOutputs = Rows >= 4 ? 2 : 8 / Rows;
   const int64_t k = x.cols;
-  const float* xs = x.as<float>();
   for (int64_t n = n0; n < n1; n += kOutputs) {
     const int64_t outputs = std::min<int64_t>(kOutputs, n1 - n);
     const T* ws[kOutputs];
@@ -60,7 +64,7 @@ void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
       for (int j = 0; j < kOutputs; ++j) wv[j] = load(ws[j] + at);
       WICK_UNROLL
       for (int i = 0; i < Rows; ++i) {
-        VF xv = load(xs + i * x.ld + at);
+        VF xv = load(xs + i * ldx + at);
         WICK_UNROLL
         for (int j = 0; j < kOutputs; ++j) sum[i][j] = hn::MulAdd(xv, wv[j], sum[i][j]);
       }
@@ -71,7 +75,7 @@ void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
         VF wv = load_part(ws[j] + at, k - at);
         WICK_UNROLL
         for (int i = 0; i < Rows; ++i)
-          sum[i][j] = hn::MulAdd(load_part(xs + i * x.ld + at, k - at), wv, sum[i][j]);
+          sum[i][j] = hn::MulAdd(load_part(xs + i * ldx + at, k - at), wv, sum[i][j]);
       }
     }
     WICK_UNROLL
@@ -83,9 +87,12 @@ void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
                   [&](auto* type) { b = to_float(static_cast<decltype(type)>(bias.data)[n + j]); });
       WICK_UNROLL
       for (int i = 0; i < Rows; ++i) {
-        float* to = y.as<float>() + i * y.ld + n + j;
+        const int64_t to = i * y.ld + n + j;
         float v = std::fma(sum_lanes(sum[i][j]), scale, b);
-        *to = add ? *to + v : v;
+        if (y.dtype == DType::kF32)
+          y.as<float>()[to] = add ? y.as<float>()[to] + v : v;
+        else
+          y.as<bf16>()[to] = to_bf16(add ? to_float(y.as<bf16>()[to]) + v : v);
       }
     }
   }
@@ -93,40 +100,50 @@ void few_rows(const StepArgs& args, int64_t n0, int64_t n1) {
 
 template <typename T>
 auto few_rows_fn(int64_t rows) {
-  using Fn = void (*)(const StepArgs&, int64_t, int64_t);
+  using Fn = decltype(&few_rows<T, 1>);
   constexpr Fn kTable[kFewRows] = {few_rows<T, 1>, few_rows<T, 2>, few_rows<T, 3>, few_rows<T, 4>,
                                    few_rows<T, 5>, few_rows<T, 6>, few_rows<T, 7>, few_rows<T, 8>};
   return kTable[rows - 1];
 }
 
+// x in f32: as it lies, or widened into the scratch.
 void linear_fwd_few(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1];
   if (x.rows == 0) return;
+  const bool wide = x.dtype == DType::kF32;
+  const float* xs = wide ? x.as<float>() : static_cast<float*>(args.scratch);
+  const int64_t ldx = wide ? x.ld : x.cols;
+  for (int64_t i = 0; !wide && i < x.rows; ++i)
+    widen(row<bf16>(x, i), x.dtype, x.cols, static_cast<float*>(args.scratch) + i * ldx);
   with_type(w.dtype, [&](auto* type) {
     using T = std::remove_cvref_t<decltype(*type)>;
     auto fn = few_rows_fn<T>(x.rows);
     const int64_t grain = std::max<int64_t>(8, round_up((128 << 10) / (x.cols * sizeof(T) + 1), 8));
     const int64_t tasks = (w.rows + grain - 1) / grain;
-    args.pool->parallel(tasks,
-                        [&](int64_t i) { fn(args, i * grain, std::min(w.rows, (i + 1) * grain)); });
+    args.pool->parallel(
+        tasks, [&](int64_t i) { fn(args, xs, ldx, i * grain, std::min(w.rows, (i + 1) * grain)); });
   });
 }
-bool accepts_few(const StepArgs& args) {
-  return args.in[0].rows <= kFewRows && accepts_weights<0b110>(args);
+size_t linear_fwd_few_scratch(const StepArgs& args, int) {
+  const Operand& x = args.in[0];
+  return x.dtype == DType::kF32 ? 0 : static_cast<size_t>(x.elements()) * sizeof(float);
 }
+bool accepts_few(const StepArgs& args) { return args.in[0].rows <= kFewRows && accepts_fwd(args); }
 
 // db[n] (+)= Σ_t dy[t, n] in row order; a task owns one stripe of columns.
 void column_sums(ThreadPool& pool, const Operand& dy, const Operand& db, bool add) {
   constexpr int64_t kStripe = 4 * kLanes;
-  pool.parallel((dy.cols + kStripe - 1) / kStripe, [&](int64_t i) HWY_ATTR {
-    for (int64_t c = i * kStripe; c < std::min(dy.cols, (i + 1) * kStripe); c += kLanes) {
-      const int64_t n = dy.cols - c;
-      float* to = db.as<float>() + c;
-      VF sum = add ? load_part(to, n) : hn::Zero(df);
-      for (int64_t t = 0; t < dy.rows; ++t)
-        sum = hn::Add(sum, load_part(dy.as<float>() + t * dy.ld + c, n));
-      store_part(sum, to, n);
-    }
+  with_activation(dy.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    pool.parallel((dy.cols + kStripe - 1) / kStripe, [&](int64_t i) HWY_ATTR {
+      for (int64_t c = i * kStripe; c < std::min(dy.cols, (i + 1) * kStripe); c += kLanes) {
+        const int64_t n = dy.cols - c;
+        float* to = db.as<float>() + c;
+        VF sum = add ? load_part(to, n) : hn::Zero(df);
+        for (int64_t t = 0; t < dy.rows; ++t) sum = hn::Add(sum, load_part(row<T>(dy, t) + c, n));
+        store_part(sum, to, n);
+      }
+    });
   });
 }
 
@@ -135,13 +152,13 @@ void linear_bwd(const StepArgs& args) {
   const float scale = attr<LinearAttr>(*args.step).scale;
   if (dx) {
     const Operand& w = args.in[2];
-    gemm(*args.pool, dy.rows, dx.cols, dy.cols, {dy.as<float>(), dy.ld}, weight(w, false),
-         {dx.as<float>(), dx.ld, scale, args.accumulates(0)}, args.scratch);
+    gemm(*args.pool, dy.rows, dx.cols, dy.cols, {dy.data, dy.ld, false, dy.dtype}, weight(w, false),
+         {dx.data, dx.ld, scale, args.accumulates(0), dx.dtype}, args.scratch);
   }
   if (args.out.size() > 1 && args.out[1]) {
     const Operand &x = args.in[1], &dw = args.out[1];
-    gemm(*args.pool, dy.cols, x.cols, dy.rows, {dy.as<float>(), dy.ld, true},
-         {x.data, x.ld, false, x.dtype}, {dw.as<float>(), dw.ld, scale, args.accumulates(1)},
+    gemm(*args.pool, dy.cols, x.cols, dy.rows, {dy.data, dy.ld, true, dy.dtype},
+         {x.data, x.ld, false, x.dtype}, {dw.data, dw.ld, scale, args.accumulates(1)},
          args.scratch);
   }
   if (args.out.size() > 2 && args.out[2])
@@ -150,7 +167,7 @@ void linear_bwd(const StepArgs& args) {
 size_t linear_bwd_scratch(const StepArgs& args, int) {
   const Operand& dy = args.in[0];
   size_t bytes = 0;
-  if (args.out[0]) bytes = gemm_scratch(dy.rows, args.out[0].cols, dy.cols);
+  if (args.out[0]) bytes = gemm_scratch(dy.rows, args.out[0].cols, dy.cols, args.out[0].dtype);
   if (args.out.size() > 1 && args.out[1])
     bytes = std::max(bytes, gemm_scratch(dy.cols, args.out[1].cols, dy.rows));
   return bytes;
@@ -158,14 +175,15 @@ size_t linear_bwd_scratch(const StepArgs& args, int) {
 
 void bias_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &b = args.in[1], &y = args.out[0];
-  with_type(b.dtype, [&](auto* type) {
-    auto* bs = static_cast<decltype(type)>(b.data);
+  const float* bs = widened(b, args.scratch);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
       for (int64_t t = t0; t < t1; ++t)
         for (int64_t d = 0; d < x.cols; d += kLanes) {
           const int64_t n = x.cols - d;
-          VF v = hn::Add(load_part(x.as<float>() + t * x.ld + d, n), load_part(bs + d, n));
-          store_part(v, y.as<float>() + t * y.ld + d, n);
+          VF v = hn::Add(load_part(row<T>(x, t) + d, n), load_part(bs + d, n));
+          store_part(v, row<T>(y, t) + d, n);
         }
     });
   });
@@ -178,13 +196,13 @@ void bias_bwd(const StepArgs& args) {
 
 Candidates linear_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kLinear, Dir::kForward, "linear_fwd_few_rows", linear_fwd_few, accepts_few, nullptr},
-      {Op::kLinear, Dir::kForward, "linear_fwd", linear_fwd, accepts_weights<0b110>,
-       linear_fwd_scratch},
-      {Op::kLinear, Dir::kBackward, "linear_bwd", linear_bwd, accepts_weights<0b100>,
+      {Op::kLinear, Dir::kForward, "linear_fwd_few_rows", linear_fwd_few, accepts_few,
+       linear_fwd_few_scratch},
+      {Op::kLinear, Dir::kForward, "linear_fwd", linear_fwd, accepts_fwd, linear_fwd_scratch},
+      {Op::kLinear, Dir::kBackward, "linear_bwd", linear_bwd, accepts<0b11, 0b100, 0b1>,
        linear_bwd_scratch},
-      {Op::kBias, Dir::kForward, "bias_fwd", bias_fwd, accepts_weights<0b10>, nullptr},
-      {Op::kBias, Dir::kBackward, "bias_bwd", bias_bwd, nullptr, nullptr},
+      {Op::kBias, Dir::kForward, "bias_fwd", bias_fwd, accepts<0b1, 0b10, 0b1>, widened_scratch<1>},
+      {Op::kBias, Dir::kBackward, "bias_bwd", bias_bwd, accepts<0b1, 0, 0>, nullptr},
   };
   return kTable;
 }

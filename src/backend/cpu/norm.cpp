@@ -14,10 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
-float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
-
-float square_sum(const float* x, int64_t n) {
+template <typename T>
+float square_sum(const T* x, int64_t n) {
   VF a = hn::Zero(df), b = hn::Zero(df);
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
@@ -32,8 +30,8 @@ float square_sum(const float* x, int64_t n) {
   return sum_lanes(hn::Add(a, b));
 }
 
-template <typename W>
-float normalise(const float* x, const W* w, int64_t n, float eps, float* y) {
+template <typename T>
+float normalise(const T* x, const float* w, int64_t n, float eps, T* y) {
   float rstd = 1.0f / std::sqrt(square_sum(x, n) / static_cast<float>(n) + eps);
   VF r = set(rstd);
   for (int64_t i = 0; i < n; i += kLanes)
@@ -46,43 +44,47 @@ void rms_norm_fwd(const StepArgs& args) {
   const Operand rstd = args.out.size() > 1 ? args.out[1] : Operand{};
   const NormAttr& a = attr<NormAttr>(*args.step);
   const int64_t d = x.cols / a.groups;
-  with_type(w.dtype, [&](auto* type) {
-    auto* gains = static_cast<decltype(type)>(w.data);
+  const float* gains = widened(w, args.scratch);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
       for (int64_t t = t0; t < t1; ++t)
         for (int64_t g = 0; g < a.groups; ++g) {
-          float r = normalise(row(x, t) + g * d, gains, d, a.eps, out_row(y, t) + g * d);
-          if (rstd) out_row(rstd, t)[g] = r;
+          float r = normalise(row<T>(x, t) + g * d, gains, d, a.eps, row<T>(y, t) + g * d);
+          if (rstd) row<float>(rstd, t)[g] = r;
         }
     });
   });
 }
 
+// The norm is of the sum as it is kept, rounded where activations are bf16: what backward reads.
 void add_rms_norm_fwd(const StepArgs& args) {
   const Operand &a = args.in[0], &b = args.in[1], &w = args.in[2];
   const Operand &sum = args.out[0], &y = args.out[1];
   const Operand rstd = args.out.size() > 2 ? args.out[2] : Operand{};
   const float eps = attr<NormAttr>(*args.step).eps;
   const int64_t d = a.cols;
-  with_type(w.dtype, [&](auto* type) {
-    auto* gains = static_cast<decltype(type)>(w.data);
+  const float* gains = widened(w, args.scratch);
+  with_activation(a.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
     parallel_rows(*args.pool, a.rows, d * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
       for (int64_t t = t0; t < t1; ++t) {
-        float* s = out_row(sum, t);
+        T* s = row<T>(sum, t);
         for (int64_t i = 0; i < d; i += kLanes)
-          store_part(hn::Add(load_part(row(a, t) + i, d - i), load_part(row(b, t) + i, d - i)),
-                     s + i, d - i);
-        float r = normalise(s, gains, d, eps, out_row(y, t));
-        if (rstd) out_row(rstd, t)[0] = r;
+          store_part(
+              hn::Add(load_part(row<T>(a, t) + i, d - i), load_part(row<T>(b, t) + i, d - i)),
+              s + i, d - i);
+        float r = normalise(s, gains, d, eps, row<T>(y, t));
+        if (rstd) row<float>(rstd, t)[0] = r;
       }
     });
   });
 }
 
 // dx = rstd * (dy*w - x * rstd² * mean(dy*w*x)) + base, base being dx itself, another row or none.
-template <typename W>
-void normalise_bwd(const float* dy, const float* x, const W* w, float rstd, int64_t n,
-                   const float* base, float* dx) {
+template <typename T>
+void normalise_bwd(const T* dy, const T* x, const float* w, float rstd, int64_t n, const T* base,
+                   T* dx) {
   VF dot = hn::Zero(df);
   for (int64_t i = 0; i < n; i += kLanes) {
     VF g = hn::Mul(load_part(dy + i, n - i), load_part(w + i, n - i));
@@ -98,6 +100,7 @@ void normalise_bwd(const float* dy, const float* x, const W* w, float rstd, int6
 }
 
 // dw[d] (+)= Σ_{t,g} dy * x * rstd.
+template <typename T>
 void gain_bwd(ThreadPool& pool, const Operand& dy, const Operand& x, const Operand& rstd,
               int64_t groups, const Operand& dw, bool add) {
   const int64_t d = x.cols / groups;
@@ -107,8 +110,8 @@ void gain_bwd(ThreadPool& pool, const Operand& dy, const Operand& x, const Opera
     VF sum = add ? load_part(to, n) : hn::Zero(df);
     for (int64_t t = 0; t < x.rows; ++t)
       for (int64_t g = 0; g < groups; ++g) {
-        VF xr = hn::Mul(load_part(row(x, t) + g * d + c, n), set(row(rstd, t)[g]));
-        sum = hn::MulAdd(load_part(row(dy, t) + g * d + c, n), xr, sum);
+        VF xr = hn::Mul(load_part(row<T>(x, t) + g * d + c, n), set(row<float>(rstd, t)[g]));
+        sum = hn::MulAdd(load_part(row<T>(dy, t) + g * d + c, n), xr, sum);
       }
     store_part(sum, to, n);
   });
@@ -118,50 +121,54 @@ void rms_norm_bwd(const StepArgs& args) {
   const Operand &dy = args.in[0], &x = args.in[1], &w = args.in[2], &rstd = args.in[3];
   const Operand& dx = args.out[0];
   const int64_t groups = attr<NormAttr>(*args.step).groups, d = x.cols / groups;
-  if (dx)
-    with_type(w.dtype, [&](auto* type) {
-      auto* gains = static_cast<decltype(type)>(w.data);
-      const bool add = args.accumulates(0);
+  const float* gains = widened(w, args.scratch);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const bool add = args.accumulates(0);
+    if (dx)
       parallel_rows(*args.pool, x.rows, x.cols * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
         for (int64_t t = t0; t < t1; ++t)
           for (int64_t g = 0; g < groups; ++g) {
-            float* to = out_row(dx, t) + g * d;
-            normalise_bwd(row(dy, t) + g * d, row(x, t) + g * d, gains, row(rstd, t)[g], d,
-                          add ? to : nullptr, to);
+            T* to = row<T>(dx, t) + g * d;
+            normalise_bwd<T>(row<T>(dy, t) + g * d, row<T>(x, t) + g * d, gains,
+                             row<float>(rstd, t)[g], d, add ? to : nullptr, to);
           }
       });
-    });
-  if (args.out.size() > 1 && args.out[1])
-    gain_bwd(*args.pool, dy, x, rstd, groups, args.out[1], args.accumulates(1));
+    if (args.out.size() > 1 && args.out[1])
+      gain_bwd<T>(*args.pool, dy, x, rstd, groups, args.out[1], args.accumulates(1));
+  });
 }
 
 void add_rms_norm_bwd(const StepArgs& args) {
   const Operand &dy = args.in[0], &dsum = args.in[1], &sum = args.in[2], &w = args.in[3],
                 &rstd = args.in[4], &out = args.out[0];
   const int64_t d = sum.cols;
-  if (out)
-    with_type(w.dtype, [&](auto* type) {
-      auto* gains = static_cast<decltype(type)>(w.data);
+  const float* gains = widened(w, args.scratch);
+  with_activation(sum.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    if (out)
       parallel_rows(*args.pool, sum.rows, d * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
         for (int64_t t = t0; t < t1; ++t)
-          normalise_bwd(row(dy, t), row(sum, t), gains, row(rstd, t)[0], d,
-                        dsum ? row(dsum, t) : nullptr, out_row(out, t));
+          normalise_bwd<T>(row<T>(dy, t), row<T>(sum, t), gains, row<float>(rstd, t)[0], d,
+                           dsum ? row<T>(dsum, t) : nullptr, row<T>(out, t));
       });
-    });
-  if (args.out.size() > 1 && args.out[1])
-    gain_bwd(*args.pool, dy, sum, rstd, 1, args.out[1], args.accumulates(1));
+    if (args.out.size() > 1 && args.out[1])
+      gain_bwd<T>(*args.pool, dy, sum, rstd, 1, args.out[1], args.accumulates(1));
+  });
 }
 
 }  // namespace
 
 Candidates norm_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kRmsNorm, Dir::kForward, "rms_norm_fwd", rms_norm_fwd, accepts_weights<0b10>, nullptr},
-      {Op::kRmsNorm, Dir::kBackward, "rms_norm_bwd", rms_norm_bwd, accepts_weights<0b100>, nullptr},
-      {Op::kAddRmsNorm, Dir::kForward, "add_rms_norm_fwd", add_rms_norm_fwd, accepts_weights<0b100>,
-       nullptr},
+      {Op::kRmsNorm, Dir::kForward, "rms_norm_fwd", rms_norm_fwd, accepts<0b1, 0b10, 0b1>,
+       widened_scratch<1>},
+      {Op::kRmsNorm, Dir::kBackward, "rms_norm_bwd", rms_norm_bwd, accepts<0b11, 0b100, 0b1>,
+       widened_scratch<2>},
+      {Op::kAddRmsNorm, Dir::kForward, "add_rms_norm_fwd", add_rms_norm_fwd,
+       accepts<0b11, 0b100, 0b11>, widened_scratch<2>},
       {Op::kAddRmsNorm, Dir::kBackward, "add_rms_norm_bwd", add_rms_norm_bwd,
-       accepts_weights<0b1000>, nullptr},
+       accepts<0b111, 0b1000, 0b1>, widened_scratch<3>},
   };
   return kTable;
 }

@@ -13,24 +13,31 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-const float* row(const Operand& o, int64_t t) { return o.as<const float>() + t * o.ld; }
-float* out_row(const Operand& o, int64_t t) { return o.as<float>() + t * o.ld; }
 const int32_t* ints(const Operand& o) { return o.as<const int32_t>(); }
 
-void copy_row(const float* from, float* to, int64_t n) {
-  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+void copy_row(const Operand& from, int64_t r, const Operand& to, int64_t t) {
+  std::memcpy(at(to, t), at(from, r), static_cast<size_t>(to.cols) * dtype_bytes(to.dtype));
 }
-void zero_row(float* to, int64_t n) { std::memset(to, 0, static_cast<size_t>(n) * sizeof(float)); }
 
 void embed_fwd(const StepArgs& args) {
   const Operand &table = args.in[0], &ids = args.in[1], &y = args.out[0];
+  if (table.dtype == y.dtype)
+    return parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) {
+      for (int64_t t = t0; t < t1; ++t) copy_row(table, ints(ids)[t], y, t);
+    });
+  const bool to_bf16 = y.dtype == DType::kBF16;
   with_type(table.dtype, [&](auto* type) {
     auto* from = static_cast<decltype(type)>(table.data);
     parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
       for (int64_t t = t0; t < t1; ++t)
-        for (int64_t i = 0; i < y.cols; i += kLanes)
-          store_part(load_part(from + ints(ids)[t] * table.ld + i, y.cols - i), out_row(y, t) + i,
-                     y.cols - i);
+        for (int64_t i = 0; i < y.cols; i += kLanes) {
+          const int64_t n = y.cols - i;
+          const VF v = load_part(from + ints(ids)[t] * table.ld + i, n);
+          if (to_bf16)
+            store_part(v, row<bf16>(y, t) + i, n);
+          else
+            store_part(v, row<float>(y, t) + i, n);
+        }
     });
   });
 }
@@ -40,17 +47,20 @@ void embed_bwd(const StepArgs& args) {
   const Operand &dy = args.in[0], &ids = args.in[1], &table = args.out[0];
   if (!args.accumulates(0))
     parallel_rows(*args.pool, table.rows, table.cols * 4, [&](int64_t v0, int64_t v1) {
-      for (int64_t v = v0; v < v1; ++v) zero_row(out_row(table, v), table.cols);
+      for (int64_t v = v0; v < v1; ++v) zero_row(table, v);
     });
   constexpr int64_t kStripe = 4 * kLanes;
-  args.pool->parallel((dy.cols + kStripe - 1) / kStripe, [&](int64_t s) HWY_ATTR {
-    const int64_t c0 = s * kStripe, c1 = std::min(dy.cols, c0 + kStripe);
-    for (int64_t t = 0; t < dy.rows; ++t) {
-      float* to = out_row(table, ints(ids)[t]);
-      for (int64_t c = c0; c < c1; c += kLanes)
-        store_part(hn::Add(load_part(to + c, c1 - c), load_part(row(dy, t) + c, c1 - c)), to + c,
-                   c1 - c);
-    }
+  with_activation(dy.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    args.pool->parallel((dy.cols + kStripe - 1) / kStripe, [&](int64_t s) HWY_ATTR {
+      const int64_t c0 = s * kStripe, c1 = std::min(dy.cols, c0 + kStripe);
+      for (int64_t t = 0; t < dy.rows; ++t) {
+        float* to = row<float>(table, ints(ids)[t]);
+        for (int64_t c = c0; c < c1; c += kLanes)
+          store_part(hn::Add(load_part(to + c, c1 - c), load_part(row<T>(dy, t) + c, c1 - c)),
+                     to + c, c1 - c);
+      }
+    });
   });
 }
 
@@ -60,20 +70,20 @@ void gather_rows_fwd(const StepArgs& args) {
     for (int64_t m = m0; m < m1; ++m) {
       const int32_t from = ints(rows)[m];
       if (from < 0)
-        zero_row(out_row(y, m), y.cols);
+        zero_row(y, m);
       else
-        copy_row(row(x, from), out_row(y, m), y.cols);
+        copy_row(x, from, y, m);
     }
   });
 }
 void gather_rows_bwd(const StepArgs& args) {
   const Operand &dy = args.in[0], &rows = args.in[1], &dx = args.out[0];
   parallel_rows(*args.pool, dx.rows, dx.cols * 4, [&](int64_t t0, int64_t t1) {
-    for (int64_t t = t0; t < t1; ++t) zero_row(out_row(dx, t), dx.cols);
+    for (int64_t t = t0; t < t1; ++t) zero_row(dx, t);
   });
   parallel_rows(*args.pool, dy.rows, dy.cols * 8, [&](int64_t m0, int64_t m1) {
     for (int64_t m = m0; m < m1; ++m)
-      if (ints(rows)[m] >= 0) copy_row(row(dy, m), out_row(dx, ints(rows)[m]), dx.cols);
+      if (ints(rows)[m] >= 0) copy_row(dy, m, dx, ints(rows)[m]);
   });
 }
 
@@ -81,7 +91,7 @@ void copy_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &rows = args.in[1], &y = args.out[0];
   parallel_rows(*args.pool, x.rows, x.cols * 8, [&](int64_t t0, int64_t t1) {
     for (int64_t t = t0; t < t1; ++t)
-      if (ints(rows)[t] >= 0) copy_row(row(x, t), out_row(y, ints(rows)[t]), x.cols);
+      if (ints(rows)[t] >= 0) copy_row(x, t, y, ints(rows)[t]);
   });
 }
 
@@ -89,7 +99,7 @@ void copy_fwd(const StepArgs& args) {
 void segment_sum_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &weight = args.in[1], &segment = args.in[2], &y = args.out[0];
   float* to = y.as<float>();
-  zero_row(to, y.elements());
+  std::fill_n(to, y.elements(), 0.0f);
   for (int64_t m = 0; m < x.elements(); ++m)
     if (int32_t s = ints(segment)[m]; s >= 0)
       to[s] += weight.as<const float>()[m] * x.as<const float>()[m];
@@ -107,11 +117,13 @@ void segment_sum_bwd(const StepArgs& args) {
 
 Candidates row_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts_weights<0b1>, nullptr},
-      {Op::kEmbed, Dir::kBackward, "embed_bwd", embed_bwd, nullptr, nullptr},
-      {Op::kGatherRows, Dir::kForward, "gather_rows_fwd", gather_rows_fwd, nullptr, nullptr},
-      {Op::kGatherRows, Dir::kBackward, "gather_rows_bwd", gather_rows_bwd, nullptr, nullptr},
-      {Op::kCopy, Dir::kForward, "copy_fwd", copy_fwd, nullptr, nullptr},
+      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts<0, 0b1, 0b1>, nullptr},
+      {Op::kEmbed, Dir::kBackward, "embed_bwd", embed_bwd, accepts<0b1, 0, 0>, nullptr},
+      {Op::kGatherRows, Dir::kForward, "gather_rows_fwd", gather_rows_fwd, accepts<0b1, 0, 0b1>,
+       nullptr},
+      {Op::kGatherRows, Dir::kBackward, "gather_rows_bwd", gather_rows_bwd, accepts<0b1, 0, 0b1>,
+       nullptr},
+      {Op::kCopy, Dir::kForward, "copy_fwd", copy_fwd, accepts<0b1, 0, 0b1>, nullptr},
       {Op::kSegmentSum, Dir::kForward, "segment_sum_fwd", segment_sum_fwd, nullptr, nullptr},
       {Op::kSegmentSum, Dir::kBackward, "segment_sum_bwd", segment_sum_bwd, nullptr, nullptr},
   };

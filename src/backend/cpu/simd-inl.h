@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per-target vocabulary of the kernels: vectors of f32, loads that widen and never touch memory
-// past an operand, exp and friends, row-wise parallel loops.
+// Per-target vocabulary of the kernels: vectors of f32, loads that widen and stores that round,
+// none of which touches memory past an operand, exp and friends, row-wise parallel loops.
 
 #if defined(WICK_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WICK_CPU_SIMD_INL_H_
@@ -67,26 +67,55 @@ HWY_INLINE VF load(const T* p) {
 HWY_INLINE void store(VF v, float* p) { hn::StoreU(v, df, p); }
 HWY_INLINE VF set(float x) { return hn::Set(df, x); }
 
+using DBits = hn::Rebind<uint16_t, DF>;
+constexpr DBits dbits;
+// To nearest even as to_bf16() does; Highway's own conversion only cuts off.
+HWY_INLINE hn::Vec<DBits> bf16_bits(VF v) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::Rebind<hwy::bfloat16_t, DF> dh;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
+  const VF kept = hn::IfThenElse(hn::IsNaN(v), hn::BitCast(df, quiet), hn::BitCast(df, rounded));
+  return hn::BitCast(dbits, hn::DemoteTo(dh, kept));
+}
+HWY_INLINE void store(VF v, bf16* p) {
+  hn::StoreU(bf16_bits(v), dbits, reinterpret_cast<uint16_t*>(p));
+}
+
 // The first min(n, kLanes) elements, zero in the other lanes.
 template <typename T>
 HWY_INLINE VF load_part(const T* p, int64_t n) {
   if (HWY_LIKELY(n >= kLanes)) return load(p);
 #if !HWY_MEM_OPS_MIGHT_FAULT
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_same_v<T, float>) {
     return hn::MaskedLoad(hn::FirstN(df, static_cast<size_t>(n)), df, p);
-#endif
+  } else {
+    const hn::Rebind<typename HwyOf<T>::type, DF> dh;
+    const auto bits = hn::MaskedLoad(hn::FirstN(dbits, static_cast<size_t>(n)), dbits,
+                                     reinterpret_cast<const uint16_t*>(p));
+    return hn::PromoteTo(df, hn::BitCast(dh, bits));
+  }
+#else
   alignas(64) T part[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) part[i] = p[i];
   return load(part);
+#endif
 }
 
-HWY_INLINE void store_part(VF v, float* p, int64_t n) {
+template <typename T>
+HWY_INLINE void store_part(VF v, T* p, int64_t n) {
   if (HWY_LIKELY(n >= kLanes)) return store(v, p);
 #if !HWY_MEM_OPS_MIGHT_FAULT
-  hn::BlendedStore(v, hn::FirstN(df, static_cast<size_t>(n)), df, p);
+  const size_t count = static_cast<size_t>(n);
+  if constexpr (std::is_same_v<T, float>)
+    hn::BlendedStore(v, hn::FirstN(df, count), df, p);
+  else
+    hn::BlendedStore(bf16_bits(v), hn::FirstN(dbits, count), dbits, reinterpret_cast<uint16_t*>(p));
 #else
-  alignas(64) float part[kLanes];
-  hn::Store(v, df, part);
+  alignas(64) T part[kLanes];
+  store(v, part);
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
 #endif
 }
@@ -151,7 +180,29 @@ void parallel_rows(ThreadPool& pool, int64_t rows, int64_t row_bytes, const F& f
   pool.parallel(tasks, [&](int64_t i) { f(i * grain, std::min(rows, (i + 1) * grain)); });
 }
 
-// Calls f with a null pointer of the operand's element type.
+// Row t of a matrix of T.
+template <typename T>
+HWY_INLINE T* row(const Operand& o, int64_t t) {
+  return o.as<T>() + t * o.ld;
+}
+// An element of a matrix of any type.
+inline char* at(const Operand& o, int64_t t, int64_t column = 0) {
+  return o.as<char>() + static_cast<size_t>(t * o.ld + column) * dtype_bytes(o.dtype);
+}
+inline void zero_row(const Operand& o, int64_t t) {
+  std::memset(at(o, t), 0, static_cast<size_t>(o.cols) * dtype_bytes(o.dtype));
+}
+
+// Calls f with a null pointer of the activations' element type.
+template <typename F>
+HWY_INLINE void with_activation(DType dtype, const F& f) {
+  if (dtype == DType::kBF16)
+    f(static_cast<bf16*>(nullptr));
+  else
+    f(static_cast<float*>(nullptr));
+}
+
+// Calls f with a null pointer of a weight's element type.
 template <typename F>
 HWY_INLINE void with_type(DType dtype, const F& f) {
   if (dtype == DType::kBF16)
@@ -160,6 +211,34 @@ HWY_INLINE void with_type(DType dtype, const F& f) {
     f(static_cast<const f16*>(nullptr));
   else
     f(static_cast<const float*>(nullptr));
+}
+
+// n elements as floats.
+inline void widen(const void* from, DType dtype, int64_t n, float* to) {
+  with_type(dtype, [&](auto* type) HWY_ATTR {
+    auto* p = static_cast<decltype(type)>(from);
+    for (int64_t i = 0; i < n; i += kLanes) store_part(load_part(p + i, n - i), to + i, n - i);
+  });
+}
+// n floats as elements of an activation.
+inline void narrow(const float* from, int64_t n, void* to, DType dtype) {
+  with_activation(dtype, [&](auto* type) HWY_ATTR {
+    auto* p = static_cast<decltype(type)>(to);
+    for (int64_t i = 0; i < n; i += kLanes) store_part(load_part(from + i, n - i), p + i, n - i);
+  });
+}
+
+// One row of a weight as floats: where it lies, or widened into the step's scratch, so that kernels
+// have one version per type of activation and none per type of weight.
+inline const float* widened(const Operand& w, void* scratch) {
+  if (w.dtype == DType::kF32) return w.as<const float>();
+  widen(w.data, w.dtype, w.elements(), static_cast<float*>(scratch));
+  return static_cast<const float*>(scratch);
+}
+template <int Input>
+size_t widened_scratch(const StepArgs& args, int) {
+  const Operand& w = args.in[Input];
+  return w.dtype == DType::kF32 ? 0 : static_cast<size_t>(w.elements()) * sizeof(float);
 }
 
 }  // namespace wick::cpu::HWY_NAMESPACE

@@ -74,9 +74,11 @@ struct Memory {
     if (!operand) return m;
     for (int64_t r = 0; r < m.rows; ++r)
       for (int64_t c = 0; c < m.cols; ++c) {
-        float x;
-        std::memcpy(&x, at(r, c), 4);
-        m.values.push_back(x);
+        float x = 0;
+        bf16 b;
+        std::memcpy(&x, at(r, c), operand.dtype == DType::kF32 ? 4 : 0);
+        std::memcpy(&b, at(r, c), operand.dtype == DType::kBF16 ? 2 : 0);
+        m.values.push_back(operand.dtype == DType::kBF16 ? to_float(b) : x);
       }
     return m;
   }
@@ -171,11 +173,11 @@ std::vector<Candidate> cpu_candidates(cpu::Rung rung) {
   return all;
 }
 
+}  // namespace
+
 bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
-
-}  // namespace
 
 Matrix absent() { return {}; }
 

@@ -35,6 +35,7 @@ struct Call {
 };
 
 std::vector<cpu::Rung> working_rungs();
+bool same_bits(float a, float b);
 
 // The outputs. Fails the test where a byte outside an operand changes.
 std::vector<Matrix> run_cpu(const Call& call, cpu::Rung rung, int threads);

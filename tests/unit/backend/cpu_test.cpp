@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "unit/backend/cpu_kernels.h"
 
 namespace wick::test {
@@ -61,19 +63,44 @@ TEST(CpuLinear, Backward) {
 // What a row becomes does not depend on the rows beside it.
 TEST(CpuLinear, RowsAreIndependent) {
   Rng rng(3);
-  const int64_t k = 700, n = 50;
-  Matrix x = normal(rng, 60, k), w = normal(rng, n, k);
+  for (DType dtype : {DType::kF32, DType::kBF16})
+    for (int64_t k : {100, 700}) {
+      const int64_t n = 50;
+      Matrix x = normal(rng, 60, k, 1, dtype), w = normal(rng, n, k);
+      for (cpu::Rung rung : working_rungs()) {
+        Call call{.op = Op::kLinear,
+                  .attr = LinearAttr{},
+                  .in = {x, w, absent()},
+                  .out = {normal(rng, 60, n, 1, dtype)}};
+        Matrix all = run_cpu(call, rung, 2)[0];
+        Matrix tail{23, k, dtype, {x.values.end() - 23 * k, x.values.end()}, {}};
+        call.in[0] = tail;
+        call.out[0] = normal(rng, 23, n, 1, dtype);
+        Matrix some = run_cpu(call, rung, 1)[0];
+        EXPECT_TRUE(std::equal(some.values.begin(), some.values.end(), all.values.end() - 23 * n));
+      }
+    }
+}
+
+// A store in bf16 is to_bf16() to the bit: ties to even, subnormals, infinities, NaN.
+TEST(CpuStore, RoundsToNearestEven) {
+  Rng rng(12);
+  const int64_t cols = 16 * 16 + 7;
+  Matrix table{1, cols, DType::kF32, {}, {}};
+  for (uint32_t bits :
+       {0x00000000u, 0x80000000u, 0x3f808000u, 0x3f818000u, 0x3f808001u, 0x3f807fffu, 0x00008000u,
+        0x00018000u, 0x007fffffu, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u, 0xff800000u, 0x7f800001u,
+        0xffc12345u, 0x7fffffffu})
+    table.values.push_back(std::bit_cast<float>(bits));
+  while (table.values.size() < static_cast<size_t>(cols))
+    table.values.push_back(std::bit_cast<float>(rng.next_u32()));
+  Matrix y{1, cols, DType::kBF16, std::vector<float>(static_cast<size_t>(cols)), {}};
   for (cpu::Rung rung : working_rungs()) {
-    Call call{.op = Op::kLinear,
-              .attr = LinearAttr{},
-              .in = {x, w, absent()},
-              .out = {normal(rng, 60, n)}};
-    Matrix all = run_cpu(call, rung, 2)[0];
-    Matrix tail{23, k, DType::kF32, {x.values.end() - 23 * k, x.values.end()}, {}};
-    call.in[0] = tail;
-    call.out[0] = normal(rng, 23, n);
-    Matrix some = run_cpu(call, rung, 1)[0];
-    EXPECT_TRUE(std::equal(some.values.begin(), some.values.end(), all.values.end() - 23 * n));
+    Call call{.op = Op::kEmbed, .in = {table, integers({0})}, .out = {y}};
+    const std::vector<float> got = run_cpu(call, rung, 1)[0].values;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(same_bits(got[i], to_float(to_bf16(table.values[i]))))
+          << cpu::rung_name(rung) << ": " << table.values[i] << " became " << got[i];
   }
 }
 
