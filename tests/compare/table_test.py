@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/compare/table.py: quantiles, ratios by round, the choice of the strongest peer."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "compare"))
+
+import table
+
+
+def case(engine, bits, rounds, group="train", **more):
+    return {"id": f"{group}/{engine}-{bits}", "group": group, "engine": engine, "package": engine,
+            "bits": bits, "configuration": "x", "isa": "avx2", "notes": [],
+            "rounds": [{"ms": ms, "peak_bytes": 2**30, "steal": 0.0, "load": 0.5} for ms in rounds],
+            **more}
+
+
+def results(cases):
+    return {"format": 1, "commit": "abc", "changed": False, "threads": 2, "quick": False,
+            "versions": {"wick": "1"}, "started": "2026-01-01T00:00:00Z", "rounds": 2,
+            "machine": {"cpu": "C", "isa": "avx2", "cores": 2, "memory_bytes": 2**34,
+                        "system": "Linux", "flags": ["avx2"], "peak_gflops": 200.0},
+            "work": {"train": {"gflop": 1000.0, "tokens": 512},
+                     "prefill": {"gflop": 300.0, "tokens": 512},
+                     "decode": {"gflop": 1.0, "tokens": 1, "weights": 5e8}},
+            "reference_losses": [], "cases": cases, "bench": {}}
+
+
+class TableTest(unittest.TestCase):
+    def test_quantile_is_linear(self):
+        self.assertEqual(table.quantile([3, 1, 2], 0.5), 2)
+        self.assertAlmostEqual(table.quantile([0, 10], 0.1), 1)
+
+    def test_numbers_have_three_digits(self):
+        shown = [table.number(x) for x in (1234.5, 12.345, 1.2345, 0.12345, 0.0123, 0)]
+        self.assertEqual(shown, ["1,234", "12.3", "1.23", "0.123", "0.012", "0"])
+
+    def test_ratio_is_taken_within_a_round(self):
+        own = case("wick", "f32", [[100, 100, 100], [200]])
+        peer = case("PyTorch", "f32", [[300], [400]])
+        self.assertEqual(table.ratios(peer, own), (2.5, 2.0, 3.0))
+
+    def test_ratio_of_unequal_rounds_uses_those_that_both_have(self):
+        own = case("wick", "f32", [[100]])
+        peer = case("PyTorch", "f32", [[150], [1000]])
+        self.assertEqual(table.ratios(peer, own), (1.5, 1.5, 1.5))
+
+    def test_headline_names_the_strongest_peer_and_never_mlx(self):
+        cases = [case("wick", "bf16", [[10]]), case("wick", "f32", [[50]]),
+                 case("PyTorch", "bf16", [[40]]), case("PyTorch", "f32", [[90]]),
+                 case("mlx-lm", "f32", [[1]])]
+        rows = table.headline(results(cases))
+        self.assertEqual([r[2] for r in rows], ["PyTorch, bf16, avx2", "PyTorch, f32, avx2"])
+        self.assertEqual([r[4] for r in rows], ["4.00× (4.00–4.00)", "1.80× (1.80–1.80)"])
+
+    def test_decoding_is_compared_at_the_same_bits(self):
+        cases = [case("wick", "8", [[10]], "decode"), case("llama.cpp", "4", [[20]], "decode")]
+        self.assertEqual(table.headline(results(cases)), [])
+
+    def test_what_was_left_out_is_said(self):
+        text = table.page([results([case("PyTorch", "bf16", [], skipped="died of SIGILL")])])
+        self.assertIn("Left out: PyTorch, bf16 (died of SIGILL).", text)
+        self.assertIn("Nothing was measured.", text)
+
+    def test_lines_of_wick_bench_make_tables(self):
+        r = results([])
+        line = {"bench": "ops", "what": "softmax 1024", "dtype": "f32", "ms": 0.5, "ms_p10": 0.4,
+                "ms_p90": 0.6, "gflop": 0.01, "kernels": 3}
+        r["bench"] = {"auto": {"lines": [line]}}
+        text = table.page([r])
+        self.assertIn("| what | type | ms (p10–p90) | GFLOP/s | kernels |", text)
+        self.assertIn("| softmax 1024 | f32 | 0.500 (0.400–0.600) | 20.0 | 3 |", text)
+
+    def test_no_results_no_tables(self):
+        self.assertIn("No results are kept yet.", table.page([]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# wick beside PyTorch + PEFT, llama.cpp and mlx-lm: same weights, same token ids, same threads, one
+# process per case, in turn. Writes bench/results/<machine>.json and docs/benchmarks.md.
+#
+#   tools/compare.sh cpu             five rounds, about half an hour once the peers are installed
+#   tools/compare.sh cpu --quick     two short rounds, about ten minutes
+#
+#   --out FILE       where the results go; docs/benchmarks.md is written only without it
+#   --threads N      threads of every engine (2)
+#   --rounds N       rounds (5; 2 with --quick)
+#   --only PATTERN   some cases only, such as 'decode/*', 'train/wick-*' or bench
+#   --resume         keep what was measured with the same commit, versions and settings
+#   --seconds N      stop after that long; go on with --resume
+#   --wick BINARY    this binary instead of building one
+#   --venv FOLDER    where the peers are or get installed (WICK_COMPARE_VENV; out/compare/venv)
+#   --cache FOLDER   where built wheels are kept (WICK_COMPARE_CACHE; out/compare/wheels)
+#   --jobs N         compilers at a time when llama.cpp is built (all cores)
+#   --install-only   install and build the peers, measure nothing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/install.sh
+
+usage() { sed -n '3,20s/^# \{0,1\}//p' "$0"; }
+llama_version=0.3.36
+venv=${WICK_COMPARE_VENV:-out/compare/venv} cache=${WICK_COMPARE_CACHE:-out/compare/wheels}
+wick='' out='' jobs=$(cores) install_only=0 pass=()
+case ${1:-} in
+  cpu) shift ;;
+  -h | --help) usage; exit 0 ;;
+  *) complain "give the device to compare on: cpu"; usage >&2; exit 2 ;;
+esac
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick | --resume) pass+=("$1") ;;
+    --install-only) install_only=1 ;;
+    --threads | --rounds | --only | --seconds) pass+=("$1" "${2:?$1 needs a value}"); shift ;;
+    --out) out=${2:?--out needs a file}; shift ;;
+    --wick) wick=${2:?--wick needs a file}; shift ;;
+    --venv) venv=${2:?--venv needs a folder}; shift ;;
+    --cache) cache=${2:?--cache needs a folder}; shift ;;
+    --jobs) jobs=${2:?--jobs needs a number}; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) complain "unknown argument $1"; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+mkdir -p out/compare "$cache"
+venv=$(realpath -m "$venv") cache=$(realpath "$cache")
+
+has() { "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('$1') != '$2')" 2>/dev/null; }
+pip() { "$python" -m pip --disable-pip-version-check "$@"; }
+
+# The wheel is for this processor only, so the cache has a folder for each.
+install_llama() {
+  has llama-cpp-python $llama_version && return
+  local kind wheels
+  kind=$(grep -m1 '^flags' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string)
+  wheels=$cache/$(printf '%s' "$kind$(uname -m)" | cksum | cut -d' ' -f1)
+  mkdir -p "$wheels"
+  if ! ls "$wheels"/llama_cpp_python-$llama_version-*.whl >/dev/null 2>&1; then
+    say "building llama.cpp for this machine with $jobs jobs; this takes a while, once"
+    CMAKE_BUILD_PARALLEL_LEVEL=$jobs CXXFLAGS="-include $PWD/tools/compare/tile_config.h" \
+      CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_EXAMPLES=OFF" \
+      pip wheel --quiet --no-deps --no-binary llama-cpp-python --wheel-dir "$wheels" \
+      "llama-cpp-python==$llama_version" || return
+  fi
+  pip install --quiet "$wheels"/llama_cpp_python-$llama_version-*.whl
+}
+
+[ -x "$venv/bin/python" ] || {
+  [ "$(uname)" = Darwin ] || install_packages python3-venv
+  python3 -m venv "$venv"
+}
+python=$venv/bin/python
+stamp=$venv/installed
+if ! cmp -s tools/compare/requirements.txt "$stamp"; then
+  say "installing the packages of tools/compare/requirements.txt into $venv"
+  torch=$(grep '^torch==' tools/compare/requirements.txt)
+  # The build for CPUs is a tenth of the size; any index serves where that one is out of reach.
+  has torch "${torch#torch==}" ||
+    pip install --quiet --retries 0 --timeout 15 "$torch" \
+      --index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
+    pip install --quiet "$torch"
+  pip install --quiet -r tools/compare/requirements.txt
+  cp tools/compare/requirements.txt "$stamp"
+fi
+install_llama || complain "llama-cpp-python could not be built; its cases are left out"
+
+shim=''
+if [ "$(uname -sm)" = 'Linux x86_64' ]; then
+  shim=$PWD/out/compare/cpuid_shim.so
+  cc -O2 -shared -fPIC -o "$shim" tools/compare/cpuid_shim.c -ldl
+fi
+if [ "$install_only" = 1 ]; then exit 0; fi
+if [ -z "$wick" ]; then
+  install_packages "${build_packages[@]}"
+  say "building wick"
+  build release wick_cli
+  wick=build/wick
+fi
+say "making the model"
+"$python" tools/compare/make_model.py out/compare
+status=0
+"$python" tools/compare/run.py --folder out/compare --wick "$(realpath "$wick")" --shim "$shim" \
+  ${out:+--out "$out"} "${pass[@]}" || status=$?
+if [ -z "$out" ] && [ $status -ne 1 ]; then python3 tools/compare/table.py; fi
+exit $status

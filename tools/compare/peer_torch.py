@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One case of the comparison in PyTorch, transformers and PEFT; prints one JSON object.
+
+    python tools/compare/peer_torch.py train|prefill|decode|reference FOLDER [--dtype bf16] …
+
+FOLDER is what make_model.py wrote. `reference` prints what the others are checked against: ten
+losses and the likeliest next tokens of both prompts, in f32.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read by the imports below
+
+import torch
+import transformers
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def load(args):
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        args.folder / "model", dtype=DTYPES[args.dtype], attn_implementation="sdpa")
+
+
+def train(args, ids, steps):
+    import peft
+    base = load(args)
+    # PEFT would keep the adapter in f32 beside a bf16 model and convert activations back and forth;
+    # --adapter-dtype bf16 is the faster way that it offers.
+    model = peft.PeftModel.from_pretrained(base, args.folder / "adapter", is_trainable=True,
+                                           autocast_adapter_dtype=args.adapter_dtype == "f32")
+    model.train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=args.learning_rate, weight_decay=0.01, fused=True)
+    forward = torch.compile(model) if args.compile else model
+    losses, ms = [], []
+    for step in range(steps):
+        since = time.perf_counter()
+        row = torch.tensor(ids["rows"][step % len(ids["rows"])]["ids"])
+        logits = forward(input_ids=row[None, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits[0].float(), row[1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        ms.append(1e3 * (time.perf_counter() - since))
+    adapter = {str(p.dtype).removeprefix("torch.") for p in parameters}
+    return {"ms": ms[args.warmup:], "losses": losses, "adapter_dtype": sorted(adapter)}
+
+
+@torch.inference_mode()
+def prefill(args, ids):
+    model = load(args).eval()
+    prompt = torch.tensor(ids["prompt512"]["ids"])[None]
+    ms = []
+    for _ in range(args.warmup + args.count):
+        since = time.perf_counter()
+        logits = model(input_ids=prompt, use_cache=True, logits_to_keep=1).logits
+        top = logits[0, -1].float().topk(64).indices.tolist()
+        ms.append(1e3 * (time.perf_counter() - since))
+    return {"ms": ms[args.warmup:], "first_token": top[0], "top": top}
+
+
+@torch.inference_mode()
+def decode(args, ids):
+    model = load(args).eval()
+    cache = transformers.DynamicCache(config=model.config)
+    fed = torch.tensor(ids["prompt128"]["ids"])[None]
+    tokens, ms, top = [], [], []
+    for _ in range(1 + args.warmup + args.count):
+        since = time.perf_counter()
+        logits = model(input_ids=fed, past_key_values=cache, use_cache=True,
+                       logits_to_keep=1).logits[0, -1]
+        tokens.append(int(logits.argmax()))
+        ms.append(1e3 * (time.perf_counter() - since))
+        top = top or logits.float().topk(64).indices.tolist()
+        fed = torch.tensor([[tokens[-1]]])
+    return {"ms": ms[1 + args.warmup:], "first_token": tokens[0], "tokens": tokens, "top": top}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("case", choices=["train", "prefill", "decode", "reference"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--dtype", choices=DTYPES, default="f32")
+    parser.add_argument("--adapter-dtype", choices=DTYPES, default="f32")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--count", type=int, default=3)
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    ids = json.loads((args.folder / "ids.json").read_text())
+    if args.case == "train":
+        result = train(args, ids, args.warmup + args.count)
+    elif args.case == "prefill":
+        result = prefill(args, ids)
+    elif args.case == "decode":
+        result = decode(args, ids)
+    else:
+        args.warmup, args.count = 0, 1
+        result = {"prefill": prefill(args, ids)["top"], "decode": decode(args, ids)["top"],
+                  "losses": train(args, ids, 10)["losses"]}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the cases of the comparison in turn and writes what was measured; see tools/compare.sh.
+
+Rounds are outermost within a group, so that each engine meets the same minutes of the machine. A
+time counts only where the result was right: ten losses against f32 PyTorch's, or the first greedy
+token among the likeliest of f32 PyTorch. After every process the state is on disk, and --resume goes
+on from there.
+"""
+
+import argparse
+import datetime
+import fnmatch
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cases as case_list
+from process import describe_machine, run_process, slug
+
+FORMAT = 1
+# Largest relative difference of a loss, and how deep in the reference's list a first token may lie.
+LOSS_TOLERANCE = {"f32": 1e-4, "bf16": 1e-2, "8": 2e-2, "4": 1e-1}
+TOKEN_DEPTH = {"f32": 1, "bf16": 4, "8": 4, "4": 64}
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.replace(path)
+
+
+def git(*words):
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def versions(wick):
+    found = {"wick": subprocess.run([wick, "--version"], capture_output=True, text=True,
+                                    check=False).stdout.strip().removeprefix("wick ")}
+    for name in ("torch", "transformers", "peft", "mlx", "mlx-lm", "llama-cpp-python", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    found["python"] = sys.version.split()[0]
+    return found
+
+
+def wick_device(wick):
+    done = subprocess.run([wick, "devices", "--json"], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        device = json.loads(line)
+        if device["name"] == "cpu":
+            return device
+    raise SystemExit("compare: wick devices names no cpu")
+
+
+def reference(setting, rungs):
+    """What results are checked against, made once per model by PyTorch in f32."""
+    path = setting.folder / "reference.json"
+    if not path.exists():
+        say("reference: PyTorch in f32, ten steps and both prompts")
+        done = run_process([sys.executable, case_list.HERE / "peer_torch.py", "reference",
+                            setting.folder, "--threads", str(setting.threads)],
+                           rungs[0].environment, 600)
+        if done.code != 0:
+            raise SystemExit(f"compare: the reference {done.why()}")
+        write_json(path, case_list.last_object(done.output, setting))
+    return json.loads(path.read_text())
+
+
+def check(case, result, wanted):
+    """None where the result is right, else what is wrong with it."""
+    if case.group == "train":
+        got = result.get("losses", [])
+        pairs = list(zip(got, wanted["losses"]))
+        worst = max((abs(a - b) / abs(b) for a, b in pairs), default=float("inf"))
+        result["loss_difference"] = worst
+        limit = LOSS_TOLERANCE[case.bits]
+        return None if worst <= limit else f"losses differ by {worst:.1e}, allowed {limit:.0e}"
+    depth = TOKEN_DEPTH[case.bits]
+    likeliest = wanted[case.group][:depth]
+    token = result.get("first_token")
+    result["first_token_place"] = (wanted[case.group].index(token)
+                                   if token in wanted[case.group] else -1)
+    return None if token in likeliest else f"first token {token}, expected one of {likeliest[:4]}"
+
+
+def start(case, setting, rung, first):
+    command = [str(word) for word in case.command(setting, first)] + rung.arguments
+    return run_process(command, rung.environment, case.limit)
+
+
+def measure(case, setting, record, round_index, wanted):
+    """One process of one case; the rung moves down where a peer crashes."""
+    while True:
+        rung = case.rungs[record["rung"]]
+        done = start(case, setting, rung, round_index == 0)
+        if done.code == 0:
+            break
+        more = record["rung"] + 1 < len(case.rungs)
+        if done.code < 0 and not done.timed_out and more:
+            record["notes"].append(f"{rung.isa}: {done.why()}; retried on "
+                                   f"{case.rungs[record['rung'] + 1].isa}")
+            say(f"  {case.id}: {record['notes'][-1]}")
+            record["rung"] += 1
+            continue
+        record["skipped"] = done.why()
+        return
+    try:
+        result = case.read(done.output, setting)
+    except (ValueError, KeyError, IndexError, StopIteration) as error:
+        record["skipped"] = f"its output cannot be read: {error!r}"
+        return
+    if case.check and round_index == 0:
+        checked = run_process([str(word) for word in case.check(setting)], rung.environment,
+                              case.limit)
+        if checked.code != 0:
+            record["skipped"] = f"check: {checked.why()}"
+            return
+        result.update(case.read_check(checked.output))
+    if not case.check or round_index == 0:
+        wrong = check(case, result, wanted)
+        if wrong:
+            record["skipped"] = f"wrong result: {wrong}"
+            return
+    for key in ("losses", "loss_difference", "first_token", "first_token_place", "forecast",
+                "adapter_dtype", "line", "system"):
+        if key in result and (round_index == 0 or key == "line"):
+            record[key] = result[key]
+    record["isa"] = rung.isa
+    record["rounds"].append({
+        "ms": [round(x, 4) for x in result["ms"]], "peak_bytes": done.peak_bytes,
+        "steal": round(done.steal, 4), "load": round(done.load, 2), "date": now()})
+
+
+def bench(setting, options, state, save):
+    """wick's own tables, one process per type."""
+    for name, words in (("auto", ["--dtype", "auto"]), ("f32", ["--dtype", "f32"])):
+        if options.resume and name in state["bench"]:
+            continue
+        tables = ["all"] if name == "auto" else ["ops"]
+        command = [setting.wick, "bench", *tables, "--model", setting.folder / "model", *words,
+                   "--threads", str(setting.threads), "--json",
+                   *(["--seconds", "0.3"] if options.quick else [])]
+        say(f"wick bench {tables[0]} --dtype {name}")
+        done = run_process([str(word) for word in command], None, 900)
+        lines = [json.loads(x) for x in done.output.splitlines() if x.startswith("{")]
+        state["bench"][name] = {"lines": [x for x in lines if "bench" in x], "date": now()}
+        if done.code != 0:
+            state["bench"][name]["skipped"] = done.why()
+        save()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="what make_model.py wrote")
+    parser.add_argument("--wick", type=Path, required=True)
+    parser.add_argument("--shim", default="", help="preload library for peers")
+    parser.add_argument("--out", type=Path, help="the results, default bench/results/MACHINE.json")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--only", default="*", help="cases by pattern, such as 'decode/*'; bench")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
+    options = parser.parse_args()
+    rounds = options.rounds or (2 if options.quick else 5)
+    deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
+
+    machine = describe_machine()
+    device = wick_device(options.wick)
+    machine.update(isa=device["isa"], peak_gflops=device["peak_gflops"])
+    name = slug(f"{machine['cpu']} {machine['isa']}")
+    root = Path(__file__).resolve().parents[2]
+    out = options.out or root / "bench" / "results" / f"{name}.json"
+    setting = case_list.Setting(options.folder, options.folder / "work", options.wick,
+                                options.threads, options.quick, options.shim, machine["flags"],
+                                device["isa"])
+    setting.work.mkdir(exist_ok=True)
+    identity = {"format": FORMAT, "commit": git("rev-parse", "--short=12", "HEAD"),
+                "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
+                "threads": options.threads, "quick": options.quick, "machine": machine["cpu"],
+                "versions": versions(options.wick)}
+    state_path = options.folder / "work" / f"state-{name}.json"
+    state = {"identity": identity, "started": now(), "cases": {}, "bench": {}}
+    if options.resume and state_path.exists():
+        before = json.loads(state_path.read_text())
+        if before["identity"] == identity:
+            state = before
+        else:
+            say("the earlier state is of another commit, version or setting: starting afresh")
+    save = lambda: write_json(state_path, state)
+
+    # Interpreters and libraries take the thread count from the environment.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(options.threads)
+    cases = [c for c in case_list.all_cases(setting) if fnmatch.fnmatch(c.id, options.only)]
+    wanted = reference(setting, case_list.torch_rungs(setting, "f32")) if cases else {}
+    stopped = False
+    for group in ("train", "prefill", "decode"):
+        for index in range(rounds):
+            for case in (c for c in cases if c.group == group):
+                record = state["cases"].setdefault(case.id, {
+                    "id": case.id, "group": group, "engine": case.engine, "package": case.package,
+                    "bits": case.bits, "configuration": case.configuration, "isa": "", "rung": 0,
+                    "notes": [], "rounds": []})
+                if options.quick and not case.quick:
+                    record.setdefault("skipped", "left out of a quick run")
+                if ("skipped" in record or len(record["rounds"]) > index
+                        or (case.rounds and index >= case.rounds)):
+                    continue
+                if time.monotonic() > deadline:
+                    stopped = True
+                    break
+                measure(case, setting, record, index, wanted)
+                save()
+                if "skipped" in record:
+                    say(f"  {case.id}: left out: {record['skipped']}")
+                else:
+                    ms = sorted(record["rounds"][-1]["ms"])
+                    say(f"  round {index + 1}/{rounds} {case.id}: {ms[len(ms) // 2]:.1f} ms")
+    if fnmatch.fnmatch("bench", options.only) and not stopped:
+        if time.monotonic() > deadline:
+            stopped = True
+        else:
+            bench(setting, options, state, save)
+    results = {**identity, "machine": machine, "started": state["started"], "finished": now(),
+               "rounds": rounds, "shim": bool(options.shim), "work": case_list.work(),
+               "learning_rate": case_list.LEARNING_RATE,
+               "reference_losses": wanted.get("losses", []),
+               "cases": list(state["cases"].values()), "bench": state["bench"]}
+    write_json(out, results)
+    say(f"{out}{': not complete, go on with --resume' if stopped else ''}")
+    return 3 if stopped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
