@@ -145,12 +145,13 @@ def read_wick_first_token(output):
 # PyTorch
 
 
-def torch_rungs(s, bits):
-    """From the best instruction set that the machine has down."""
-    base = {"OMP_NUM_THREADS": str(s.threads), "MKL_NUM_THREADS": str(s.threads),
-            # Freed gigabytes stay with the process: no page is faulted in twice.
-            "MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
-            "MALLOC_TOP_PAD_": "67108864"}
+def torch_rungs(s, bits, keep=False):
+    """From the best instruction set that the machine has down. `keep`: freed memory stays with the
+    process, so that no page is faulted in twice."""
+    base = {"OMP_NUM_THREADS": str(s.threads), "MKL_NUM_THREADS": str(s.threads)}
+    if keep:
+        base.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="17179869184",
+                    MALLOC_TOP_PAD_="67108864")
     if s.shim:
         base["LD_PRELOAD"] = s.shim
     names = []
@@ -220,18 +221,20 @@ def all_cases(s):
         cases.append(Case(f"{group}/wick-{bits}", group, "wick", "wick", bits, names[bits],
                           rungs=[Rung(s.wick_isa)], **more))
 
-    def peer_case(group, engine, package, bits, configuration, command, rungs, **more):
+    def peer_case(group, engine, package, bits, configuration, command, rungs, suffix="", **more):
         key = {"llama.cpp": "llama", "PyTorch + PEFT": "torch", "PyTorch": "torch"}.get(engine,
                                                                                           "mlx")
-        cases.append(Case(f"{group}/{key}-{bits}", group, engine, package, bits, configuration,
+        cases.append(Case(f"{group}/{key}-{bits}{suffix}", group, engine, package, bits, configuration,
                           command, last_object, rungs, **more))
 
     for bits in ("bf16", "f32"):
         wick_case("train", bits, command=wick_train(bits), read=read_wick_train)
-        extra = ["--adapter-dtype", bits]
-        peer_case("train", "PyTorch + PEFT", "torch", bits,
-                  f"eager, SDPA, weights and adapter {bits}", torch_command("train", bits, extra),
-                  torch_rungs(s, bits))
+        peer_case("train", "PyTorch + PEFT", "torch", bits, "eager, SDPA, adapter f32",
+                  torch_command("train", bits), torch_rungs(s, bits))
+        if bits == "bf16":
+            peer_case("train", "PyTorch + PEFT", "torch", bits,
+                      "the same, allocator told to keep memory", torch_command("train", bits),
+                      torch_rungs(s, bits, True), suffix="-keep")
     peer_case("train", "mlx-lm", "mlx", "f32", "compiled step, CPU, one step",
               mlx_command("train", "f32", 1), [Rung("")], limit=900, rounds=1, quick=False)
 
@@ -241,8 +244,9 @@ def all_cases(s):
         peer_case("prefill", "llama.cpp", "llama-cpp-python", bits, quant.upper(),
                   llama_command("prefill", quant), llama_rungs(s, bits))
         if bits in ("f32", "bf16"):
-            peer_case("prefill", "PyTorch", "torch", bits, f"eager, SDPA, {bits}",
-                      torch_command("prefill", bits), torch_rungs(s, bits))
+            peer_case("prefill", "PyTorch", "torch", bits,
+                      "eager, SDPA, allocator told to keep memory",
+                      torch_command("prefill", bits), torch_rungs(s, bits, True))
     peer_case("prefill", "mlx-lm", "mlx", "f32", "CPU, f32", mlx_command("prefill", "f32", 1),
               [Rung("")], limit=300, rounds=1, quick=False)
 
@@ -252,8 +256,8 @@ def all_cases(s):
         head = ", 4-bit head" if bits == "4" else ""
         peer_case("decode", "llama.cpp", "llama-cpp-python", bits, quant.upper() + head,
                   llama_command("decode", quant), llama_rungs(s, bits))
-    peer_case("decode", "PyTorch", "torch", "bf16", "eager, SDPA, bf16",
-              torch_command("decode", "bf16"), torch_rungs(s, "bf16"))
+    peer_case("decode", "PyTorch", "torch", "bf16", "eager, SDPA, allocator told to keep memory",
+              torch_command("decode", "bf16"), torch_rungs(s, "bf16", True))
     peer_case("decode", "mlx-lm", "mlx", "bf16", "CPU, bf16", mlx_command("decode", "bf16", 4),
               [Rung("")], limit=300, rounds=1, quick=False)
     return cases
