@@ -16,17 +16,23 @@ namespace {
 
 // act(x) = x * s(x) with s = sigmoid(x), or sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³), which
 // is gelu's tanh form; `slope` is act'(x).
-template <Act A>
+template <Act A, typename T>
 HWY_INLINE VF act(VF x, VF* slope) {
   const VF one = set(1.0f);
+  auto sigmoid = [](VF z) HWY_ATTR {
+    if constexpr (std::is_same_v<T, float>)
+      return sigmoid_v(z);
+    else
+      return sigmoid_for_bf16(z);
+  };
   VF s, ds;
   if constexpr (A == Act::kSilu) {
-    s = sigmoid_v(x);
+    s = sigmoid(x);
     ds = hn::Mul(s, hn::Sub(one, s));
   } else {
     const VF twice_c = set(1.5957691216f);
     VF x2 = hn::Mul(x, x);
-    s = sigmoid_v(hn::Mul(hn::Mul(twice_c, x), hn::MulAdd(x2, set(0.044715f), one)));
+    s = sigmoid(hn::Mul(hn::Mul(twice_c, x), hn::MulAdd(x2, set(0.044715f), one)));
     VF du = hn::Mul(twice_c, hn::MulAdd(x2, set(3 * 0.044715f), one));
     ds = hn::Mul(hn::Mul(s, hn::Sub(one, s)), du);
   }
@@ -40,7 +46,7 @@ void gated_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
   for (int64_t t = t0; t < t1; ++t)
     for (int64_t i = 0; i < f; i += kLanes) {
       VF gate = load_part(row<T>(x, t) + i, f - i), up = load_part(row<T>(x, t) + f + i, f - i);
-      store_part(hn::Mul(act<A>(gate, nullptr), up), row<T>(y, t) + i, f - i);
+      store_part(hn::Mul(act<A, T>(gate, nullptr), up), row<T>(y, t) + i, f - i);
     }
 }
 
@@ -53,7 +59,7 @@ void gated_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int6
       const int64_t n = f - i;
       VF gate = load_part(row<T>(x, t) + i, n), up = load_part(row<T>(x, t) + f + i, n);
       VF g = load_part(row<T>(dy, t) + i, n), slope;
-      VF a = act<A>(gate, &slope);
+      VF a = act<A, T>(gate, &slope);
       store_part(hn::Mul(hn::Mul(g, up), slope), row<T>(dx, t) + i, n);
       store_part(hn::Mul(g, a), row<T>(dx, t) + f + i, n);
     }

@@ -170,6 +170,12 @@ HWY_INLINE VF exp_small(VF x) {
 }
 
 HWY_INLINE VF sigmoid_v(VF x) { return hn::Div(set(1.0f), hn::Add(set(1.0f), exp_v(hn::Neg(x)))); }
+// To 16 bits or more, where the result is rounded to bf16; some number, not NaN, for NaN.
+HWY_INLINE VF sigmoid_for_bf16(VF x) {
+  const VF d = hn::Add(set(1.0f), exp_small(hn::Min(hn::Neg(x), set(88.0f))));
+  const VF r = hn::ApproximateReciprocal(d);
+  return hn::Mul(r, hn::NegMulAdd(d, r, set(2.0f)));
+}
 
 // f(begin, end) over stretches of rows, each about `kGrainBytes` of work at `row_bytes` a row.
 template <typename F>

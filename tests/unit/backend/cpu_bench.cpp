@@ -120,37 +120,51 @@ TEST(CpuBench, DISABLED_Head) {
   }
 }
 
-TEST(CpuBench, DISABLED_Bytes) {
+void bench_bytes(DType act) {
   Rng rng(4);
   const int64_t t = 512, d = 896, f = 4864;
-  bench("rms_norm_fwd 512 x 896", 0,
+  const std::string type = dtype_name(act);
+  auto made = [&](int64_t rows, int64_t cols) { return normal(rng, rows, cols, 1, act); };
+  bench("rms_norm_fwd 512 x 896 " + type, 0,
         {.op = Op::kRmsNorm,
          .attr = NormAttr{},
-         .in = {normal(rng, t, d), normal(rng, 1, d)},
-         .out = {normal(rng, t, d), normal(rng, t, 1)}});
-  bench("rms_norm_bwd dx", 0,
+         .in = {made(t, d), normal(rng, 1, d)},
+         .out = {made(t, d), normal(rng, t, 1)}});
+  bench("rms_norm_bwd dx " + type, 0,
         {.op = Op::kRmsNorm,
          .dir = Dir::kBackward,
          .attr = NormAttr{},
-         .in = {normal(rng, t, d), normal(rng, t, d), normal(rng, 1, d), normal(rng, t, 1)},
-         .out = {normal(rng, t, d), absent()}});
-  bench("gated_act_fwd 512 x 4864", 0,
-        {.op = Op::kGatedAct,
-         .attr = GatedActAttr{},
-         .in = {normal(rng, t, 2 * f)},
-         .out = {normal(rng, t, f)}});
-  bench("gated_act_bwd", 0,
+         .in = {made(t, d), made(t, d), normal(rng, 1, d), normal(rng, t, 1)},
+         .out = {made(t, d), absent()}});
+  bench("add_rms_norm_fwd 512 x 896 " + type, 0,
+        {.op = Op::kAddRmsNorm,
+         .attr = NormAttr{},
+         .in = {made(t, d), made(t, d), normal(rng, 1, d)},
+         .out = {made(t, d), made(t, d), normal(rng, t, 1)}});
+  bench("gated_act_fwd 512 x 4864 " + type, 0,
+        {.op = Op::kGatedAct, .attr = GatedActAttr{}, .in = {made(t, 2 * f)}, .out = {made(t, f)}});
+  bench("gated_act_bwd " + type, 0,
         {.op = Op::kGatedAct,
          .dir = Dir::kBackward,
          .attr = GatedActAttr{},
-         .in = {normal(rng, t, f), normal(rng, t, 2 * f)},
-         .out = {normal(rng, t, 2 * f)}});
+         .in = {made(t, f), made(t, 2 * f)},
+         .out = {made(t, 2 * f)}});
+  bench("rope_fwd 512 x 14 x 64 " + type, 0,
+        {.op = Op::kRope,
+         .attr = RopeAttr{64},
+         .in = {made(t, d), normal(rng, t, 64),
+                integers(std::vector<int32_t>(static_cast<size_t>(t), 5))},
+         .out = {made(t, d)}});
   std::vector<int32_t> keys(static_cast<size_t>(2 * t), 7);
-  bench("dropout_fwd 512 x 896", 0,
+  bench("dropout_fwd 512 x 896 " + type, 0,
         {.op = Op::kDropout,
          .attr = DropoutAttr{0.1f, 3},
-         .in = {normal(rng, t, d), integer_rows(2, keys)},
-         .out = {normal(rng, t, d)}});
+         .in = {made(t, d), integer_rows(2, keys)},
+         .out = {made(t, d)}});
+}
+
+TEST(CpuBench, DISABLED_Bytes) {
+  for (DType act : {DType::kF32, DType::kBF16}) bench_bytes(act);
 }
 
 }  // namespace
