@@ -3,6 +3,8 @@
 
 #include <hwy/targets.h>
 
+#include "backend/cpu/amx.h"
+
 namespace wick::cpu {
 
 const char* rung_name(Rung rung) {
@@ -11,9 +13,7 @@ const char* rung_name(Rung rung) {
   return kNames[static_cast<int>(rung)];
 }
 
-bool amx_works() { return false; }
-bool avx512_bf16_works() { return false; }
-Candidates tile_candidates(Rung) { return {}; }
+bool amx_works() { return amx_problem().empty(); }
 
 bool rung_works(Rung rung) {
   constexpr int64_t kBits[kRungCount] = {HWY_AVX3, HWY_AVX3, HWY_AVX3, HWY_AVX2,

@@ -39,7 +39,9 @@ constexpr int64_t tile_index(int64_t n, int64_t k, int64_t columns) {
          (pair * kTileRows + row % kTileRows) * 2 + k % 2;
 }
 
-// From row-major f32, bf16 or f16, rounded to nearest even.
-void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to);
+// From row-major f32, bf16 or f16, rounded to nearest even (a subnormal may become zero); `ld`
+// elements from a row to the next, 0: k. `to` is aligned to 64.
+void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to,
+                int64_t ld = 0);
 
 }  // namespace wick::cpu

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product of two panels with AVX-512's dot products of bf16 pairs: 8 rows x 32 columns of sums
+// stay in registers. Bound by multiply-adds.
+#include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/product.h"
+
+#if WICK_CPU_BF16
+#include <cstring>
+
+WICK_BF16_BEGIN
+namespace wick::cpu {
+namespace {
+
+#if defined(__clang__)
+#define WICK_UNROLL _Pragma("unroll")
+#else
+#define WICK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+inline __m512bh pair_in_all_lanes(const char* at) {
+  int pair;
+  std::memcpy(&pair, at, sizeof pair);
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+}
+
+template <int Rows>
+void some_rows(const Block& b, const char* a, float* c) {
+  __m512 sum[Rows][2];
+  WICK_UNROLL
+  for (int i = 0; i < Rows; ++i) {
+    sum[i][0] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + i * 16);
+    sum[i][1] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + i * 16 + 256);
+  }
+  const char *at = b.b, *ahead = b.ahead;
+  for (int64_t s = 0; s < b.steps; ++s, a += b.a_step, at += b.b_step) {
+    for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T1);
+    ahead += b.ahead_step;
+    for (int64_t pair = 0; pair < 16; ++pair) {
+      const auto b0 = reinterpret_cast<__m512bh>(_mm512_load_si512(at + pair * 64));
+      const auto b1 = reinterpret_cast<__m512bh>(_mm512_load_si512(at + 1024 + pair * 64));
+      WICK_UNROLL
+      for (int i = 0; i < Rows; ++i) {
+        const __m512bh av = pair_in_all_lanes(a + i * b.a_stride + pair * 4);
+        sum[i][0] = _mm512_dpbf16_ps(sum[i][0], av, b0);
+        sum[i][1] = _mm512_dpbf16_ps(sum[i][1], av, b1);
+      }
+    }
+  }
+  WICK_UNROLL
+  for (int i = 0; i < Rows; ++i) {
+    _mm512_store_ps(c + i * 16, sum[i][0]);
+    _mm512_store_ps(c + i * 16 + 256, sum[i][1]);
+  }
+}
+
+void dot_block(const Block& block) {
+  using Fn = void (*)(const Block&, const char*, float*);
+  constexpr Fn kTable[] = {some_rows<1>, some_rows<2>, some_rows<3>, some_rows<4>,
+                           some_rows<5>, some_rows<6>, some_rows<7>, some_rows<8>};
+  Block b = block;
+  for (int tile = 0; tile < b.a_tiles; ++tile)
+    for (int row = 0; row < b.a_rows; row += 8) {
+      kTable[std::min(8, b.a_rows - row) - 1](b, b.a + tile * b.a_tile + row * b.a_stride,
+                                              b.c + tile * 512 + row * 16);
+      b.ahead_lines = 0;
+    }
+}
+
+}  // namespace
+
+const Unit kDotUnit = {[](int) {}, [] {}, dot_block};
+
+}  // namespace wick::cpu
+WICK_BF16_END
+#endif

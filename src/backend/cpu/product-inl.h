@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// What product.cpp does with vectors: turning, packing and finishing blocks.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/product.h"
+
+#if WICK_CPU_BF16
+WICK_BF16_BEGIN
+namespace wick::cpu {
+namespace {
+
+inline __mmask32 words_below(int64_t n) {
+  return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
+}
+inline __mmask16 lanes_below(int64_t n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+}
+
+// Columns 4 * i to 4 * i + 3 of 16 rows of 16 dwords at `from`, `stride` bytes apart, as rows. A
+// lane of 128 bits of the output comes from four rows, so gathering lanes while loading leaves 4 x
+// 4 turns inside lanes.
+inline void turn_four(const char* from, int64_t stride, int64_t i, __m512i out[4]) {
+  __m512i v[4];
+  for (int j = 0; j < 4; ++j) {
+    const char* at = from + j * stride + i * 16;
+    auto lane = [&](int l) { return reinterpret_cast<const __m128i*>(at + 4 * l * stride); };
+    v[j] = _mm512_castsi128_si512(_mm_loadu_si128(lane(0)));
+    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(1)), 1);
+    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(2)), 2);
+    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(3)), 3);
+  }
+  const __m512i low01 = _mm512_unpacklo_epi32(v[0], v[1]),
+                high01 = _mm512_unpackhi_epi32(v[0], v[1]),
+                low23 = _mm512_unpacklo_epi32(v[2], v[3]),
+                high23 = _mm512_unpackhi_epi32(v[2], v[3]);
+  out[0] = _mm512_unpacklo_epi64(low01, low23);
+  out[1] = _mm512_unpackhi_epi64(low01, low23);
+  out[2] = _mm512_unpacklo_epi64(high01, high23);
+  out[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+inline void turn_dwords(const char* from, int64_t stride, __m512i out[16]) {
+  for (int i = 0; i < 4; ++i) turn_four(from, stride, i, out + i * 4);
+}
+
+// One block of w in tiles as right operand of x w, where the sum runs over n: [16 pairs of n][16 k]
+// [2], the even k in the first tile and the odd ones in the second.
+inline void turn_block(const char* w, char* right) {
+  const __mmask32 odd = 0xaaaaaaaau;
+  for (int64_t half = 0; half < 2; ++half, w += 1024, right += 512)
+    for (int64_t i = 0; i < 4; ++i) {
+      __m512i t[4];
+      turn_four(w, 64, i, t);
+      for (int64_t j = 0; j < 2; ++j) {
+        const __m512i a = t[2 * j], b = t[2 * j + 1];
+        char* to = right + (i * 2 + j) * 64;
+        _mm512_store_si512(to, _mm512_mask_blend_epi16(odd, a, _mm512_slli_epi32(b, 16)));
+        _mm512_store_si512(to + 1024, _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(a, 16), b));
+      }
+    }
+}
+
+inline __m512i round_pairs(__m512 low, __m512 high) {
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+}
+
+inline __m512 widen_words(__m256i h) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+inline __m512i even_odd_words() {
+  alignas(64) static const uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                  21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                  11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_load_si512(kOrder);
+}
+
+// Columns [col, …) of a row from its even and its odd columns.
+inline void store_even_odd(__m512 even, __m512 odd, DType dtype, int64_t cols, void* row,
+                           int64_t col) {
+  if (dtype == DType::kBF16) {
+    _mm512_mask_storeu_epi16(static_cast<uint16_t*>(row) + col, words_below(cols),
+                             _mm512_permutexvar_epi16(even_odd_words(), round_pairs(even, odd)));
+    return;
+  }
+  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  float* to = static_cast<float*>(row) + col;
+  _mm512_mask_storeu_ps(to, lanes_below(cols), _mm512_permutex2var_ps(even, low, odd));
+  _mm512_mask_storeu_ps(to + 16, lanes_below(cols - 16), _mm512_permutex2var_ps(even, high, odd));
+}
+// The other way.
+inline void load_even_odd(const void* row, int64_t col, DType dtype, int64_t cols, __m512* even,
+                          __m512* odd) {
+  if (dtype == DType::kBF16) {
+    const __m512i v =
+        _mm512_maskz_loadu_epi16(words_below(cols), static_cast<const uint16_t*>(row) + col);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+    *odd =
+        _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    return;
+  }
+  const float* from = static_cast<const float*>(row) + col;
+  const __m512 low = _mm512_maskz_loadu_ps(lanes_below(cols), from);
+  const __m512 high = _mm512_maskz_loadu_ps(lanes_below(cols - 16), from + 16);
+  const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  *even = _mm512_permutex2var_ps(low, evens, high);
+  *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
+}
+
+// Rows of a product's block whose columns come as the even and the odd ones.
+inline void finish_even_odd(const float* c, const Finish& f, int64_t row, int64_t col,
+                            int64_t first, int64_t last) {
+  const int64_t rows = std::min(last, f.y.rows - row), cols = f.y.cols - col;
+  const __m512 scale = _mm512_set1_ps(f.scale);
+  for (int64_t i = first; i < rows; ++i) {
+    const float* from = c + i / 16 * 512 + i % 16 * 16;
+    __m512 e = _mm512_mul_ps(_mm512_load_ps(from), scale);
+    __m512 o = _mm512_mul_ps(_mm512_load_ps(from + 256), scale);
+    char* to = f.y.as<char>() + static_cast<size_t>((row + i) * f.y.ld) * dtype_bytes(f.y.dtype);
+    if (f.add) {
+      __m512 old_e, old_o;
+      load_even_odd(to, col, f.y.dtype, cols, &old_e, &old_o);
+      e = _mm512_add_ps(old_e, e);
+      o = _mm512_add_ps(old_o, o);
+    }
+    store_even_odd(e, o, f.y.dtype, cols, to, col);
+  }
+}
+
+// Rows [first, last) of a block whose top left element is (row, col) of y.
+inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t col, int64_t first,
+                        int64_t last) {
+  const int64_t rows = std::min(last, f.y.rows - row), cols = f.y.cols - col;
+  const __m512 scale = _mm512_set1_ps(f.scale);
+  const __m512 bias0 = f.bias ? _mm512_loadu_ps(f.bias + col) : _mm512_setzero_ps();
+  const __m512 bias1 = f.bias ? _mm512_loadu_ps(f.bias + col + 16) : _mm512_setzero_ps();
+  if (f.y.dtype == DType::kF32) {
+    const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
+    float* to = f.y.as<float>() + (row + first) * f.y.ld + col;
+    for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
+      const float* from = c + i / 16 * 512 + i % 16 * 16;
+      __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
+      __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
+      if (f.add) {
+        v0 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask0, to), v0);
+        v1 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask1, to + 16), v1);
+      }
+      _mm512_mask_storeu_ps(to, mask0, v0);
+      _mm512_mask_storeu_ps(to + 16, mask1, v1);
+    }
+    return;
+  }
+  uint16_t* to = f.y.as<uint16_t>() + (row + first) * f.y.ld + col;
+  if (cols >= 32 && !f.add) {
+    for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
+      const float* from = c + i / 16 * 512 + i % 16 * 16;
+      const __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
+      const __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
+      _mm512_storeu_si512(to, round_pairs(v0, v1));
+    }
+    return;
+  }
+  const __mmask32 mask = words_below(cols);
+  for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
+    const float* from = c + i / 16 * 512 + i % 16 * 16;
+    __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
+    __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
+    if (f.add) {
+      const __m512i old = _mm512_maskz_loadu_epi16(mask, to);
+      v0 = _mm512_add_ps(widen_words(_mm512_castsi512_si256(old)), v0);
+      v1 = _mm512_add_ps(widen_words(_mm512_extracti64x4_epi64(old, 1)), v1);
+    }
+    _mm512_mask_storeu_epi16(to, mask, round_pairs(v0, v1));
+  }
+}
+
+// 32 rows of the left operand, steps [s0, s1).
+inline void pack_left_block(const Operand& x, int64_t row, int64_t rows, int64_t steps,
+                            const Streamed& to, int64_t block) {
+  for (int64_t s = 0; s < steps; ++s) {
+    char* out = to.at(block, s);
+    const __mmask32 mask = words_below(x.cols - s * 32);
+    const uint16_t* from = x.as<uint16_t>() + row * x.ld + s * 32;
+    for (int64_t i = 0; i < rows; ++i)
+      _mm512_store_si512(out + i * 64, _mm512_maskz_loadu_epi16(mask, from + i * x.ld));
+    for (int64_t i = rows; i < 32; ++i) _mm512_store_si512(out + i * 64, _mm512_setzero_si512());
+  }
+}
+
+// Up to 16 rows as a left operand of that many rows.
+inline void pack_few(const Operand& x, int64_t steps, char* to) {
+  for (int64_t s = 0; s < steps; ++s) {
+    const __mmask32 mask = words_below(x.cols - s * 32);
+    const uint16_t* from = x.as<uint16_t>() + s * 32;
+    for (int64_t i = 0; i < x.rows; ++i, to += 64)
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(mask, from + i * x.ld));
+  }
+}
+
+// 32 elements as bf16, those outside `mask` zero.
+inline __m512i load_words(const bf16* p, __mmask32 mask) {
+  return _mm512_maskz_loadu_epi16(mask, p);
+}
+inline __m512i load_words(const float* p, __mmask32 mask) {
+  const auto low = static_cast<__mmask16>(mask), high = static_cast<__mmask16>(mask >> 16);
+  return round_pairs(_mm512_maskz_loadu_ps(low, p), _mm512_maskz_loadu_ps(high, p + 16));
+}
+inline __m512i load_words(const f16* p, __mmask32 mask) {
+  const __m512i h = _mm512_maskz_loadu_epi16(mask, p);
+  return round_pairs(_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
+                     _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1)));
+}
+
+// 32 rows of w in tiles.
+template <typename T>
+inline void pack_fast(const T* rows, int64_t ld, int64_t n, int64_t k, int64_t block_row,
+                      bf16* to) {
+  const int64_t first = block_row * kTileBlock;
+  alignas(64) char beside[16 * 64];
+  char* out = reinterpret_cast<char*>(to + tile_index(first, 0, k));
+  for (int64_t c = 0; c < k; c += 32)
+    for (int64_t half = 0; half < 2; ++half, out += 1024) {
+      const __mmask32 mask = words_below(k - c);
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t row = first + half * 16 + i;
+        _mm512_store_si512(beside + i * 64, row < n ? load_words(rows + row * ld + c, mask)
+                                                    : _mm512_setzero_si512());
+      }
+      __m512i t[16];
+      turn_dwords(beside, 64, t);
+      for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(out + i * 64, t[i]);
+    }
+}
+
+// Rows t and t + 1 of 16 columns side by side: dword j holds both elements of column j.
+inline __m512i row_pair(const Operand& x, int64_t t, int64_t col, __mmask16 mask) {
+  const uint16_t* at = x.as<uint16_t>() + t * x.ld + col;
+  const __m512i even = t < x.rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at))
+                                  : _mm512_setzero_si512();
+  if (t + 1 >= x.rows) return even;
+  const __m512i odd = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at + x.ld));
+  return _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+}
+
+// 32 columns of x as right operand whose sum runs down the rows.
+inline void pack_right_column_block(const Operand& x, int64_t col, int64_t steps, char* out) {
+  for (int64_t s = 0; s < steps; ++s)
+    for (int64_t half = 0; half < 2; ++half)
+      for (int64_t pair = 0; pair < 16; ++pair, out += 64)
+        _mm512_store_si512(out, row_pair(x, s * 32 + pair * 2, col + half * 16,
+                                         lanes_below(x.cols - col - half * 16)));
+}
+
+// The same as left operand.
+inline void pack_left_column_block(const Operand& x, int64_t col, int64_t cols, const Streamed& to,
+                                   int64_t block) {
+  alignas(64) char pairs[16 * 64];
+  for (int64_t s = 0; s < to.steps; ++s) {
+    char* out = to.at(block, s);
+    for (int64_t half = 0; half < 2; ++half, out += 1024) {
+      for (int64_t pair = 0; pair < 16; ++pair)
+        _mm512_store_si512(pairs + pair * 64, row_pair(x, s * 32 + pair * 2, col + half * 16,
+                                                       lanes_below(cols - half * 16)));
+      __m512i t[16];
+      turn_dwords(pairs, 64, t);
+      for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(out + i * 64, t[i]);
+    }
+  }
+}
+
+// 32 elements of a row of w in tiles, as pairs of k.
+inline __m512i tile_row_pairs(const char* block, int64_t row) {
+  const __m512i at =
+      _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                         _mm512_set1_epi32(16));
+  return _mm512_i32gather_epi32(at, block + row / 16 * 1024 + row % 16 * 4, 4);
+}
+
+// Row `row` of w [*, k] in tiles as k elements of bf16 or f32.
+inline void copy_tile_row(const char* w, int64_t row, int64_t k, DType dtype, void* to) {
+  const char* block = w + row / 32 * tile_blocks(k) * kBlockBytes;
+  for (int64_t c = 0; c < k; c += 32, block += kBlockBytes) {
+    const __m512i v = tile_row_pairs(block, row % 32);
+    if (dtype == DType::kBF16) {
+      _mm512_mask_storeu_epi16(static_cast<uint16_t*>(to) + c, words_below(k - c), v);
+    } else {
+      float* out = static_cast<float*>(to) + c;
+      _mm512_mask_storeu_ps(out, lanes_below(k - c), widen_words(_mm512_castsi512_si256(v)));
+      _mm512_mask_storeu_ps(out + 16, lanes_below(k - c - 16),
+                            widen_words(_mm512_extracti64x4_epi64(v, 1)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace wick::cpu
+WICK_BF16_END
+#endif

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocking: a panel of 32 outputs of w, cut along the sum so that it stays in the first cache,
+// meets all rows of x, which stay in the second; each thread has panels of its own and brings the
+// next one near while it works on this one.
+#include "backend/cpu/product.h"
+
+#include <algorithm>
+
+#include "backend/cpu/bf16-inl.h"
+#include "base/half.h"
+#include "base/threads.h"
+
+#if WICK_CPU_BF16
+// After everything that must not be compiled for its instruction set.
+#include "backend/cpu/product-inl.h"
+
+namespace wick::cpu {
+namespace {
+
+constexpr int64_t kStreamedBytes = 1 << 20;  // of x used together
+constexpr int64_t kMostSteps = 32;           // of w used together
+constexpr int64_t kCBytes = 4096;            // one block of sums
+constexpr int64_t kFewBytes = 256 << 10;     // of w in one task of few rows
+constexpr int64_t kFewAhead = 16 << 10;
+
+int64_t parts_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
+int64_t part_size(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
+
+// One thread's share: panels [p0, p1) and blocks of rows [b0, b1), all of the sum.
+struct Share {
+  int64_t p0, p1, b0, b1;
+  float* sums;  // two blocks, or [panels][blocks] where they are kept
+};
+
+bool keeps_sums(const Product& p) { return p.sums != nullptr || p.x.outer < p.x.steps; }
+
+}  // namespace
+}  // namespace wick::cpu
+
+WICK_BF16_BEGIN
+namespace wick::cpu {
+namespace {
+
+// What a thread does between the steps of a block: finishes the block before, a piece at a time,
+// turns the next panel of w, and brings near the sums that the next block starts from.
+struct Meanwhile {
+  const Product& p;
+  const float* c = nullptr;  // the block to finish; null: none
+  int64_t row = 0, col = 0, piece = 0;
+  const char* turn_from = nullptr;  // blocks of w to turn: `turns` of them, one every `pause` steps
+  char* turn_to = nullptr;
+  int64_t turn_stride = 0, turns = 0, pause = 0, waited = 0;
+  const char* next = nullptr;  // `lines` lines to bring near, `each` a step
+  int64_t lines = 0, each = 0;
+
+  void finish_piece() {
+    constexpr int64_t kRows = 4;
+    if (p.turned)
+      finish_even_odd(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
+    else
+      finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
+    if (++piece == 32 / kRows) c = nullptr;
+  }
+  void finish() {
+    while (c != nullptr) finish_piece();
+  }
+  void finish_next(const float* block, int64_t block_row, int64_t block_col) {
+    finish();
+    c = block;
+    row = block_row;
+    col = block_col;
+    piece = 0;
+  }
+
+  void turn() {
+    turn_block(turn_from, turn_to);
+    turn_from += turn_stride;
+    turn_to += kBlockBytes;
+    --turns;
+  }
+  void turn_all() {
+    while (turns > 0) turn();
+  }
+
+  static void step(void* context, int64_t) {
+    auto* m = static_cast<Meanwhile*>(context);
+    for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
+      _mm_prefetch(m->next, _MM_HINT_T0);
+    if (m->c != nullptr) m->finish_piece();
+    if (m->turns > 0 && ++m->waited == m->pause) {
+      m->turn();
+      m->waited = 0;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace wick::cpu
+WICK_BF16_END
+
+namespace wick::cpu {
+namespace {
+
+void work(const Product& p, const Share& share) {
+  const Streamed& x = p.x;
+  const int64_t blocks = share.b1 - share.b0;
+  const bool keep = keeps_sums(p);
+  // A panel's steps follow each other; to be turned they lie a row of blocks apart.
+  const int64_t stride = (p.turned ? p.panels : 1) * kBlockBytes;
+  const int64_t across = (p.turned ? 1 : x.steps) * kBlockBytes;
+  alignas(64) char turned[2][kMostSteps * kBlockBytes];
+  Meanwhile meanwhile{p};
+  meanwhile.turn_stride = stride;
+  meanwhile.pause = blocks;
+  int64_t which = 0;  // of two blocks of sums: one is finished while the other is made
+  Block b;
+  if (x.row_bytes != 0) {
+    b.a_stride = x.row_bytes;
+    b.a_tile = 16 * x.row_bytes;
+    b.a_step = 64;
+  }
+  b.ahead_step = stride;
+  b.meanwhile = Meanwhile::step;
+  b.context = &meanwhile;
+  p.unit->begin(16);
+  for (int64_t s = 0; s < x.steps; s += x.outer) {
+    b.steps = std::min(x.outer, x.steps - s);
+    b.first = s == 0 && !p.continues;
+    const bool finishes = s + b.steps == x.steps && p.finish.y;
+    for (int64_t panel = share.p0; panel < share.p1; ++panel) {
+      const char* w = p.w + panel * across + s * stride;
+      // While this panel is multiplied the next is turned, and what comes then is brought near, a
+      // piece with each block of rows.
+      const int64_t reach = p.turned ? 2 : 1;
+      const char* next = panel + reach < share.p1 ? w + reach * across : w;
+      const int64_t lines = (kBlockBytes / 64 + blocks - 1) / blocks;
+      b.b = w;
+      if (p.turned) {
+        auto turn_panel = [&](int64_t i) {
+          meanwhile.turn_from = p.w + i * across + s * stride;
+          meanwhile.turn_to = turned[i % 2];
+          meanwhile.turns = i < share.p1 ? b.steps : 0;
+        };
+        if (panel == share.p0) turn_panel(panel);
+        meanwhile.turn_all();
+        turn_panel(panel + 1);
+        b.b = turned[panel % 2];
+      }
+      for (int64_t i = 0; i < blocks; ++i) {
+        const int64_t block = share.b0 + i;
+        b.c = share.sums + (keep ? panel * x.blocks + block : which++ % 2) * (kCBytes / 4);
+        b.a = x.at(block, s);
+        b.a_tiles = x.rows - block * 32 <= 16 ? 1 : 2;
+        b.ahead = next + i * lines * 64;
+        b.ahead_lines = std::clamp<int64_t>(kBlockBytes / 64 - i * lines, 0, lines);
+        meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
+        meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
+        meanwhile.each = part_size(meanwhile.lines, b.steps);
+        p.unit->block(b);
+        if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32);
+      }
+    }
+  }
+  meanwhile.finish();
+  p.unit->end();
+}
+
+}  // namespace
+
+Streamed::Streamed(int64_t rows, int64_t sum, void* to)
+    : rows(rows),
+      blocks(tile_blocks(rows)),
+      steps(std::max<int64_t>(1, tile_blocks(sum))),
+      data(static_cast<char*>(to)) {
+  const int64_t most =
+      std::max<int64_t>(1, kStreamedBytes / (std::max<int64_t>(1, blocks) * kBlockBytes));
+  outer = part_size(steps, parts_of(steps, std::min(most, kMostSteps)));
+}
+
+size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
+  const Streamed x(std::min(rows, kMostRows), sum, nullptr);
+  const int64_t kept = x.outer < x.steps ? tile_blocks(cols) * x.blocks : 0;
+  return static_cast<size_t>(std::max<int64_t>(kept, 2 * threads) * kCBytes);
+}
+
+void multiply(ThreadPool& pool, const Product& p) {
+  const Streamed& x = p.x;
+  const bool keep = keeps_sums(p);
+  // Sums that are kept stay in one thread's cache; otherwise two shares a thread even things out.
+  const int64_t wanted = pool.threads() * (keep ? 1 : 2);
+  const int64_t panel_parts = std::min(p.panels, wanted);
+  const int64_t row_parts = std::min(x.blocks, part_size(wanted, panel_parts));
+  pool.parallel(panel_parts * row_parts, [&](int64_t i, int worker) {
+    const int64_t pi = i / row_parts, ri = i % row_parts;
+    Share share;
+    share.p0 = p.panels * pi / panel_parts;
+    share.p1 = p.panels * (pi + 1) / panel_parts;
+    share.b0 = x.blocks * ri / row_parts;
+    share.b1 = x.blocks * (ri + 1) / row_parts;
+    share.sums = p.sums != nullptr ? p.sums : static_cast<float*>(p.scratch);
+    if (!keep) share.sums += worker * 2 * (kCBytes / 4);
+    work(p, share);
+  });
+}
+
+void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to) {
+  pool.parallel(to.blocks, [&](int64_t b) {
+    pack_left_block(x, row + b * 32, std::min<int64_t>(32, rows - b * 32), to.steps, to, b);
+  });
+}
+
+bool lies_ready(const Operand& x, int64_t rows) {
+  return rows % 32 == 0 && x.cols % 32 == 0 && x.ld % 32 == 0 &&
+         reinterpret_cast<uintptr_t>(x.data) % 64 == 0;
+}
+
+Streamed in_place(const Operand& x, int64_t row, int64_t rows) {
+  Streamed s(rows, x.cols, x.as<char>() + row * x.ld * 2);
+  s.row_bytes = x.ld * 2;
+  return s;
+}
+
+void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t cols,
+                       const Streamed& to) {
+  pool.parallel(to.blocks,
+                [&](int64_t b) { pack_left_column_block(x, col + b * 32, cols - b * 32, to, b); });
+}
+
+void pack_right_columns(ThreadPool& pool, const Operand& x, char* to) {
+  const int64_t steps = tile_blocks(x.rows);
+  pool.parallel(tile_blocks(x.cols), [&](int64_t b) {
+    pack_right_column_block(x, b * 32, steps, to + b * steps * kBlockBytes);
+  });
+}
+
+size_t few_rows_scratch(int64_t rows, int64_t sum) {
+  return static_cast<size_t>(tile_blocks(sum) * rows * 64);
+}
+
+void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w,
+                  const Finish& finish, void* scratch) {
+  const int64_t steps = tile_blocks(x.cols), panels = tile_blocks(finish.y.cols);
+  char* left = static_cast<char*>(scratch);
+  pack_few(x, steps, left);
+  const int64_t panel_bytes = steps * kBlockBytes;
+  const int64_t grain = std::max<int64_t>(1, kFewBytes / panel_bytes);
+  pool.parallel((panels + grain - 1) / grain, [&](int64_t i) {
+    alignas(64) float c[2 * 256];
+    Block b;
+    b.a = left;
+    b.a_step = x.rows * 64;
+    b.a_tiles = 1;
+    b.a_rows = static_cast<int>(x.rows);
+    b.steps = steps;
+    b.c = c;
+    b.ahead_step = kBlockBytes;
+    b.ahead_lines = kBlockBytes / 64;
+    unit.begin(b.a_rows);
+    for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
+      b.b = w + p * panel_bytes;
+      b.ahead = b.b + kFewAhead;
+      unit.block(b);
+      finish_rows(c, finish, 0, p * 32, 0, 32);
+    }
+    unit.end();
+  });
+}
+
+}  // namespace wick::cpu
+#endif

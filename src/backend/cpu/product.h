@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products in bf16 with sums in f32, for the rungs amx and avx512_bf16. Packing, blocking
+// and finishing are shared; a Unit is what multiplies two packed panels.
+//
+// Everything is cut into steps of 32 along the sum and panels of 32 outputs. Sums run over the
+// steps in order wherever the loops are cut (a partial sum rests in f32, exactly), so an element's
+// bits depend on its row, its column and the length of the sum alone.
+//
+// Left operands are packed as [16 rows][32 of the sum], two such tiles to a block; right operands
+// as [16 pairs of the sum][16 columns][2], two to a block, which is the layout of tiles.h.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cpu/tiles.h"
+#include "backend/kernels.h"
+
+namespace wick::cpu {
+
+constexpr int64_t kBlockBytes = kBlockElements * 2;
+
+// C[32, 32] (+)= A[32, 32 * steps] B[32 * steps, 32].
+struct Block {
+  const char *a = nullptr, *b = nullptr;
+  int64_t a_stride = 64, a_tile = 1024;  // bytes to A's next row, and to its second tile
+  int64_t a_step = kBlockBytes, b_step = kBlockBytes;
+  int64_t steps = 0;
+  int a_tiles = 2;     // 1: C's first 16 rows only
+  int a_rows = 16;     // of that one tile, as begin() was told
+  bool first = true;   // the sum starts at zero, not at C
+  float* c = nullptr;  // [2][2][16][16]: tiles by rows, then by columns
+  // What is read soon: each step brings `ahead_lines` lines near, `ahead_step` bytes on.
+  const char* ahead = nullptr;
+  int64_t ahead_step = 0, ahead_lines = 0;
+  // Called with each step where a unit has time for other work; may be null.
+  void (*meanwhile)(void* context, int64_t step) = nullptr;
+  void* context = nullptr;
+};
+
+struct Unit {
+  void (*begin)(int rows);  // on each thread before its blocks; `rows` < 16: one short tile of A
+  void (*end)();
+  void (*block)(const Block&);
+};
+extern const Unit kAmxUnit;  // where amx_works()
+extern const Unit kDotUnit;  // where avx512_bf16_works()
+
+// An operand whose rows pass by for every panel of the other one: [rows, sum] of bf16. Cut along
+// the sum so that what is used together fits the second cache.
+struct Streamed {
+  int64_t rows = 0;
+  int64_t blocks = 0, steps = 0;  // of 32 rows; of 32 along the sum
+  int64_t outer = 0;              // steps that are used together
+  char* data = nullptr;
+  int64_t row_bytes = 0;  // read where it lies, this far from a row to the next; 0: packed
+
+  Streamed() = default;
+  Streamed(int64_t rows, int64_t sum, void* to);
+  size_t bytes() const { return static_cast<size_t>(blocks * steps * kBlockBytes); }
+  // Where step s of block b lies; packed, the steps of one stretch of `outer` follow each other.
+  char* at(int64_t b, int64_t s) const {
+    if (row_bytes != 0) return data + b * 32 * row_bytes + s * 64;
+    const int64_t first = s / outer * outer, length = std::min(outer, steps - first);
+    return data + (first * blocks + b * length + s - first) * kBlockBytes;
+  }
+};
+
+// Row-major bf16 `x` [*, sum] from row `row` on, packed.
+void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to);
+// The same read in place, for whole blocks and aligned rows; tiles then come from scattered lines,
+// which a few panels repay by what packing would cost.
+bool lies_ready(const Operand& x, int64_t rows);
+Streamed in_place(const Operand& x, int64_t row, int64_t rows);
+// Columns [col, col + cols) of row-major bf16 `x` [sum, *] as left operand: the sum runs down x.
+void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t cols,
+                       const Streamed& to);
+// All columns of row-major bf16 `x` [sum, cols] as right operand, [cols/32][sum/32] blocks.
+void pack_right_columns(ThreadPool& pool, const Operand& x, char* to);
+
+// What becomes of a finished sum: y (+)= scale * sum + bias, rounded once.
+struct Finish {
+  Operand y;  // f32 or bf16
+  float scale = 1.0f;
+  bool add = false;
+  const float* bias = nullptr;  // by column, padded to whole panels
+};
+
+// x wᵀ with w in tiles: panel p's step s at (p * steps + s) blocks. Or, turned, x w: panel p's step
+// s at (s * panels + p) blocks, and a block of sums has the even columns first, then the odd ones.
+struct Product {
+  const Unit* unit = nullptr;
+  bool turned = false;
+  const char* w = nullptr;
+  int64_t panels = 0;  // of 32 columns of the result
+  Streamed x = {};
+  Finish finish = {};       // without y the result stays in `sums`
+  float* sums = nullptr;    // [panels][blocks of rows] of Block::c; null: in scratch
+  bool continues = false;   // the sums start at what `sums` holds
+  void* scratch = nullptr;  // product_scratch(); none with `sums`
+};
+size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads);
+void multiply(ThreadPool& pool, const Product& p);
+
+// Rows of a streamed operand that are multiplied at a time: more are cut by the caller.
+constexpr int64_t kMostRows = 512;
+
+// y = x wᵀ for up to 16 rows: w is read once, from memory.
+constexpr int64_t kFewRows = 16;
+size_t few_rows_scratch(int64_t rows, int64_t sum);
+void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w,
+                  const Finish& finish, void* scratch);
+
+}  // namespace wick::cpu

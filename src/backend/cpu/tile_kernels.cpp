@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/tile_kernels.h"
+
+#include "backend/cpu/bf16-inl.h"
+#include "base/threads.h"
+
+#if WICK_CPU_BF16
+namespace wick::cpu {
+namespace {
+
+constexpr int64_t kPackPanels = 24;  // a thread's, from which on packing x pays
+
+// Equal stretches of whole blocks, at most kMostRows long.
+int64_t stretch_of(int64_t rows) {
+  const int64_t parts = std::max<int64_t>(1, (rows + kMostRows - 1) / kMostRows);
+  return tile_blocks((rows + parts - 1) / parts) * 32;
+}
+
+Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
+  Operand part = o;
+  part.rows = rows;
+  part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
+  return part;
+}
+
+// Multiplies one stretch of y's rows after the other; load(row, rows, scratch) gives the left
+// operand's.
+template <typename Load>
+void in_stretches(ThreadPool& pool, Product product, int64_t sum, const Finish& finish,
+                  Pieces& pieces, const Load& load) {
+  const int64_t all = finish.y.rows, stretch = stretch_of(all);
+  const Streamed most(std::min(all, stretch), sum, nullptr);
+  product.panels = tile_blocks(finish.y.cols);
+  void* streamed = pieces.take(most.bytes());
+  product.scratch = pieces.take(product_scratch(stretch, finish.y.cols, sum, pool.threads()));
+  for (int64_t row = 0; row < all; row += stretch) {
+    const int64_t rows = std::min(stretch, all - row);
+    product.x = load(row, rows, streamed);
+    product.finish = finish;
+    product.finish.y = rows_of(finish.y, row, rows);
+    multiply(pool, product);
+  }
+}
+
+}  // namespace
+
+const char* tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {
+  void* tiles = take_tiles(w, pieces);
+  if (w.form != WeightForm::kTiles) pack_tiles(pool, w.dtype, w.data, w.rows, w.cols, tiles, w.ld);
+  return static_cast<const char*>(tiles);
+}
+
+void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w, bool turned,
+                   const Finish& finish, Pieces& pieces) {
+  const bool few_panels = tile_blocks(finish.y.cols) < kPackPanels * pool.threads();
+  in_stretches(pool, {.unit = &unit, .turned = turned, .w = w}, x.cols, finish, pieces,
+               [&](int64_t row, int64_t rows, void* scratch) {
+                 if (few_panels && lies_ready(x, rows)) return in_place(x, row, rows);
+                 const Streamed packed(rows, x.cols, scratch);
+                 pack_left(pool, x, row, rows, packed);
+                 return packed;
+               });
+}
+
+size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
+  const int64_t stretch = stretch_of(rows);
+  Pieces pieces(nullptr);
+  pieces.take(Streamed(std::min(rows, stretch), sum, nullptr).bytes());
+  pieces.take(product_scratch(stretch, cols, sum, threads));
+  return pieces.bytes();
+}
+
+void multiply_columns(ThreadPool& pool, const Unit& unit, const Operand& a, const Operand& b,
+                      const Finish& finish, Pieces& pieces) {
+  char* right = static_cast<char*>(pieces.take(tiles_bytes(b.cols, b.rows)));
+  pack_right_columns(pool, b, right);
+  in_stretches(pool, {.unit = &unit, .w = right}, a.rows, finish, pieces,
+               [&](int64_t row, int64_t rows, void* scratch) {
+                 const Streamed packed(rows, a.rows, scratch);
+                 pack_left_columns(pool, a, row, rows, packed);
+                 return packed;
+               });
+}
+
+size_t columns_scratch(int64_t sum, int64_t rows, int64_t cols, int threads) {
+  Pieces pieces(nullptr);
+  pieces.take(tiles_bytes(cols, sum));
+  pieces.take(rows_scratch(rows, cols, sum, threads));
+  return pieces.bytes();
+}
+
+}  // namespace wick::cpu
+#endif

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and embed on the rungs with bf16 units, for activations in bf16. Frozen weights lie in
+// tiles; what may change from step to step (adapters, weights in training) is rounded and packed
+// into scratch at each call.
+#include "backend/cpu/accepts.h"
+#include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/rungs.h"
+#include "backend/cpu/tile_kernels.h"
+
+#if WICK_CPU_BF16
+#include "base/half.h"
+#include "base/threads.h"
+// After everything that must not be compiled for its instruction set.
+#include "backend/cpu/product-inl.h"
+
+WICK_BF16_BEGIN
+namespace wick::cpu {
+namespace {
+
+// db[n] (+)= Σ_t dy[t, n] in row order, for 32 columns.
+void sum_columns(const Operand& dy, const Operand& db, int64_t col, bool add) {
+  const int64_t cols = dy.cols - col;
+  const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
+  float* to = db.as<float>() + col;
+  __m512 sum0 = add ? _mm512_maskz_loadu_ps(mask0, to) : _mm512_setzero_ps();
+  __m512 sum1 = add ? _mm512_maskz_loadu_ps(mask1, to + 16) : _mm512_setzero_ps();
+  const uint16_t* from = dy.as<uint16_t>() + col;
+  for (int64_t t = 0; t < dy.rows; ++t, from += dy.ld) {
+    const __m512i v = _mm512_maskz_loadu_epi16(words_below(cols), from);
+    sum0 = _mm512_add_ps(sum0, widen_words(_mm512_castsi512_si256(v)));
+    sum1 = _mm512_add_ps(sum1, widen_words(_mm512_extracti64x4_epi64(v, 1)));
+  }
+  _mm512_mask_storeu_ps(to, mask0, sum0);
+  _mm512_mask_storeu_ps(to + 16, mask1, sum1);
+}
+
+void embed_rows(const Operand& table, const int32_t* ids, const Operand& y, int64_t t0,
+                int64_t t1) {
+  const int64_t row_bytes = y.ld * static_cast<int64_t>(dtype_bytes(y.dtype));
+  for (int64_t t = t0; t < t1; ++t)
+    copy_tile_row(table.as<const char>(), ids[t], y.cols, y.dtype, y.as<char>() + t * row_bytes);
+}
+
+}  // namespace
+}  // namespace wick::cpu
+WICK_BF16_END
+
+namespace wick::cpu {
+namespace {
+
+bool is_result(const Operand& o) { return !o || is_f32(o) || is_bf16(o); }
+Operand input(const StepArgs& args, size_t i) {
+  return args.in.size() > i ? args.in[i] : Operand{};
+}
+Operand output(const StepArgs& args, size_t i) {
+  return args.out.size() > i ? args.out[i] : Operand{};
+}
+
+// The bias in f32, padded to whole panels.
+size_t bias_bytes(const Operand& bias) {
+  return bias ? static_cast<size_t>(tile_blocks(bias.cols)) * 32 * sizeof(float) : 0;
+}
+const float* widen_bias(const Operand& bias, Pieces& pieces) {
+  if (!bias) return nullptr;
+  float* to = static_cast<float*>(pieces.take(bias_bytes(bias)));
+  for (int64_t i = 0; i < tile_blocks(bias.cols) * 32; ++i) {
+    float v = 0;
+    if (i < bias.cols) {
+      if (bias.dtype == DType::kF32) v = bias.as<const float>()[i];
+      if (bias.dtype == DType::kBF16) v = to_float(bias.as<const bf16>()[i]);
+      if (bias.dtype == DType::kF16) v = to_float(bias.as<const f16>()[i]);
+    }
+    to[i] = v;
+  }
+  return to;
+}
+
+bool accepts_linear_fwd(const StepArgs& args) {
+  const Operand bias = input(args, 2);
+  return is_bf16(args.in[0]) && is_matrix(args.in[1]) && is_weight(bias) && is_result(args.out[0]);
+}
+
+template <const Unit& U>
+void linear_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  if (x.rows == 0 || y.cols == 0) return;
+  Pieces pieces(args.scratch);
+  const char* w = tiles_of(*args.pool, args.in[1], pieces);
+  const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
+                      widen_bias(input(args, 2), pieces)};
+  if (x.rows <= kFewRows)
+    multiply_few(*args.pool, U, x, w, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
+  else
+    multiply_rows(*args.pool, U, x, w, false, finish, pieces);
+}
+size_t linear_fwd_scratch(const StepArgs& args, int threads) {
+  const Operand &x = args.in[0], &w = args.in[1];
+  Pieces pieces(nullptr);
+  take_tiles(w, pieces);
+  pieces.take(bias_bytes(input(args, 2)));
+  if (x.rows <= kFewRows)
+    pieces.take(few_rows_scratch(x.rows, x.cols));
+  else
+    pieces.take(rows_scratch(x.rows, w.rows, x.cols, threads));
+  return pieces.bytes();
+}
+
+bool accepts_linear_bwd(const StepArgs& args) {
+  const Operand x = input(args, 1), w = input(args, 2);
+  return is_bf16(args.in[0]) && (!x || is_bf16(x)) && is_matrix(w) && is_result(args.out[0]) &&
+         is_f32(output(args, 1)) && is_f32(output(args, 2));
+}
+
+template <const Unit& U>
+void linear_bwd(const StepArgs& args) {
+  const Operand &dy = args.in[0], &dx = args.out[0];
+  const Operand dw = output(args, 1), db = output(args, 2);
+  const float scale = attr<LinearAttr>(*args.step).scale;
+  ThreadPool& pool = *args.pool;
+  if (dx && dx.rows > 0) {
+    Pieces pieces(args.scratch);
+    const char* w = tiles_of(pool, args.in[2], pieces);
+    multiply_rows(pool, U, dy, w, true, {dx, scale, args.accumulates(0)}, pieces);
+  }
+  if (dw) {
+    Pieces pieces(args.scratch);
+    multiply_columns(pool, U, dy, args.in[1], {dw, scale, args.accumulates(1)}, pieces);
+  }
+  if (db)
+    pool.parallel(tile_blocks(dy.cols),
+                  [&](int64_t i) { sum_columns(dy, db, i * 32, args.accumulates(2)); });
+}
+size_t linear_bwd_scratch(const StepArgs& args, int threads) {
+  const Operand &dy = args.in[0], &dx = args.out[0];
+  const Operand dw = output(args, 1);
+  Pieces for_dx(nullptr), for_dw(nullptr);
+  if (dx) {
+    take_tiles(args.in[2], for_dx);
+    for_dx.take(rows_scratch(dy.rows, dx.cols, dy.cols, threads));
+  }
+  if (dw) for_dw.take(columns_scratch(dy.rows, dw.rows, dw.cols, threads));
+  return std::max(for_dx.bytes(), for_dw.bytes());
+}
+
+bool accepts_embed(const StepArgs& args) {
+  return args.in[0].form == WeightForm::kTiles && is_result(args.out[0]);
+}
+void embed_fwd(const StepArgs& args) {
+  const Operand &table = args.in[0], &y = args.out[0];
+  constexpr int64_t kGrain = 16;
+  args.pool->parallel((y.rows + kGrain - 1) / kGrain, [&](int64_t i) {
+    embed_rows(table, args.in[1].as<const int32_t>(), y, i * kGrain,
+               std::min(y.rows, (i + 1) * kGrain));
+  });
+}
+
+template <const Unit& U>
+void head_fwd(const StepArgs& args) {
+  tile_head_fwd(U, args);
+}
+template <const Unit& U>
+void head_bwd(const StepArgs& args) {
+  tile_head_bwd(U, args);
+}
+
+template <const Unit& U>
+Candidates table() {
+  static constexpr Candidate kTable[] = {
+      {Op::kLinear, Dir::kForward, "linear_fwd_tiles", linear_fwd<U>, accepts_linear_fwd,
+       linear_fwd_scratch},
+      {Op::kLinear, Dir::kBackward, "linear_bwd_tiles", linear_bwd<U>, accepts_linear_bwd,
+       linear_bwd_scratch},
+      {Op::kHead, Dir::kForward, "head_fwd_tiles", head_fwd<U>, accepts_tile_head_fwd,
+       tile_head_fwd_scratch},
+      {Op::kHead, Dir::kBackward, "head_bwd_tiles", head_bwd<U>, accepts_tile_head_bwd,
+       tile_head_bwd_scratch},
+      {Op::kEmbed, Dir::kForward, "embed_fwd_tiles", embed_fwd, accepts_embed, nullptr},
+  };
+  return kTable;
+}
+
+}  // namespace
+
+Candidates tile_candidates(Rung rung) {
+  if (rung == Rung::kAmx) return table<kAmxUnit>();
+  if (rung == Rung::kAvx512Bf16) return table<kDotUnit>();
+  return {};
+}
+
+}  // namespace wick::cpu
+
+#else
+
+namespace wick::cpu {
+Candidates tile_candidates(Rung) { return {}; }
+}  // namespace wick::cpu
+
+#endif
