@@ -165,10 +165,9 @@ TEST(RandomPlan, RecomputeChangesNoBit) {
 }
 
 // Loss, then gradients, of a random plan on the cpu back end.
-std::vector<float> run_on_cpu(const RandomPlan& made, int threads, const std::string& isa = {}) {
-  auto backend = open_backend({.device = "cpu", .threads = threads, .cpu_isa = isa});
+std::vector<float> run_on_cpu(const RandomPlan& made, Backend& backend) {
   Bindings bindings(made.plan.values.size());
-  const std::vector<WeightForm> forms = backend->weight_forms(made.plan);
+  const std::vector<WeightForm> forms = backend.weight_forms(made.plan);
   auto bind = [&](ValueId id, uint64_t key, float scale) {
     const Value& v = made.plan.value(id);
     std::vector<float> data = contents(v, key, scale);
@@ -176,13 +175,13 @@ std::vector<float> run_on_cpu(const RandomPlan& made, int threads, const std::st
     for (float x : data) narrow.push_back(to_bf16(x));
     bool is_bf16 = v.dtype == DType::kBF16;
     const auto at = static_cast<size_t>(id);
-    bindings[at] = backend->prepare(
-        v, forms[at], is_bf16 ? static_cast<const void*>(narrow.data()) : data.data());
+    bindings[at] = backend.prepare(v, forms[at],
+                                   is_bf16 ? static_cast<const void*>(narrow.data()) : data.data());
   };
   bind(made.params, 1, 0.7f);
   bind(made.grads, 2, 0.0f);
   for (size_t i = 0; i < made.weights.size(); ++i) bind(made.weights[i], 3 + i, 0.7f);
-  auto program = backend->compile(made.plan, bindings);
+  auto program = backend.compile(made.plan, bindings);
   feed_all(*program, made);
   program->run();
   program->wait();
@@ -192,21 +191,30 @@ std::vector<float> run_on_cpu(const RandomPlan& made, int threads, const std::st
   return result;
 }
 
+// Back ends with 1, 2 and 3 threads.
+std::vector<std::unique_ptr<Backend>> open_cpu(const std::string& isa = {}) {
+  std::vector<std::unique_ptr<Backend>> opened;
+  for (int threads : {1, 2, 3})
+    opened.push_back(open_backend({.device = "cpu", .threads = threads, .cpu_isa = isa}));
+  return opened;
+}
+
 // Deep random networks lose a few digits on the way; the op runner holds each kernel to its own
 // bound, this holds the program together.
 TEST(RandomPlan, CpuAgreesWithRefForAnyThreads) {
+  const auto cpu = open_cpu();
   for (uint64_t seed = 0; seed < kPlans; ++seed) {
     SCOPED_TRACE(seed);
     RandomPlan made = make_random_plan({.seed = seed, .fuse = true, .recompute = seed % 2 == 0});
     RefRun<double> ref(made);
     double loss = ref.loss();
     std::vector<double> want = ref.grads();
-    std::vector<float> got = run_on_cpu(made, 1);
+    std::vector<float> got = run_on_cpu(made, *cpu[0]);
     double scale = std::max(largest(want), std::abs(loss));
     EXPECT_NEAR(got[0], loss, 1e-3 * scale);
     for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[1 + i], want[i], 1e-3 * scale);
-    EXPECT_EQ(got, run_on_cpu(made, 2));
-    EXPECT_EQ(got, run_on_cpu(made, 3));
+    EXPECT_EQ(got, run_on_cpu(made, *cpu[1]));
+    EXPECT_EQ(got, run_on_cpu(made, *cpu[2]));
   }
 }
 
@@ -216,6 +224,7 @@ TEST(RandomPlan, CpuAgreesWithRefForAnyThreads) {
 TEST(RandomPlan, CpuAgreesWithRefInBf16) {
   for (const std::string& isa : cpu_isas()) {
     SCOPED_TRACE(isa);
+    const auto cpu = open_cpu(isa);
     std::vector<double> errors;
     for (uint64_t seed = 0; seed < kPlans; seed += 3) {
       SCOPED_TRACE(seed);
@@ -224,16 +233,16 @@ TEST(RandomPlan, CpuAgreesWithRefInBf16) {
       RefRun<double> ref(made);
       ref.loss();
       std::vector<double> want = ref.grads();
-      std::vector<float> got = run_on_cpu(made, 1, isa);
+      std::vector<float> got = run_on_cpu(made, *cpu[0]);
       double error = 0, norm = 0;
       for (size_t i = 0; i < want.size(); ++i) {
         error += (got[1 + i] - want[i]) * (got[1 + i] - want[i]);
         norm += want[i] * want[i];
       }
       errors.push_back(std::sqrt(error / norm));
-      EXPECT_EQ(got, run_on_cpu(made, 3, isa));
+      EXPECT_EQ(got, run_on_cpu(made, *cpu[2]));
       options.recompute = true;
-      EXPECT_EQ(got, run_on_cpu(make_random_plan(options), 2, isa));
+      EXPECT_EQ(got, run_on_cpu(make_random_plan(options), *cpu[1]));
     }
     std::sort(errors.begin(), errors.end());
     EXPECT_LT(errors[errors.size() / 2], 0.02);
