@@ -19,45 +19,56 @@ inline __mmask16 lanes_below(int64_t n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
 }
 
-// Columns 4 * i to 4 * i + 3 of 16 rows of 16 dwords at `from`, `stride` bytes apart, as rows. A
-// lane of 128 bits of the output comes from four rows, so gathering lanes while loading leaves 4 x
-// 4 turns inside lanes.
-inline void turn_four(const char* from, int64_t stride, int64_t i, __m512i out[4]) {
-  __m512i v[4];
-  for (int j = 0; j < 4; ++j) {
-    const char* at = from + j * stride + i * 16;
-    auto lane = [&](int l) { return reinterpret_cast<const __m128i*>(at + 4 * l * stride); };
-    v[j] = _mm512_castsi128_si512(_mm_loadu_si128(lane(0)));
-    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(1)), 1);
-    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(2)), 2);
-    v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(3)), 3);
-  }
-  const __m512i low01 = _mm512_unpacklo_epi32(v[0], v[1]),
-                high01 = _mm512_unpackhi_epi32(v[0], v[1]),
-                low23 = _mm512_unpacklo_epi32(v[2], v[3]),
-                high23 = _mm512_unpackhi_epi32(v[2], v[3]);
-  out[0] = _mm512_unpacklo_epi64(low01, low23);
-  out[1] = _mm512_unpackhi_epi64(low01, low23);
-  out[2] = _mm512_unpacklo_epi64(high01, high23);
-  out[3] = _mm512_unpackhi_epi64(high01, high23);
-}
+// 16 rows of 16 dwords at `from`, `stride` bytes apart, turned. A lane of 128 bits of the output
+// comes from four rows, so gathering lanes while loading leaves 4 x 4 turns inside lanes.
 inline void turn_dwords(const char* from, int64_t stride, __m512i out[16]) {
-  for (int i = 0; i < 4; ++i) turn_four(from, stride, i, out + i * 4);
+  for (int i = 0; i < 4; ++i) {
+    __m512i v[4];
+    for (int j = 0; j < 4; ++j) {
+      const char* at = from + j * stride + i * 16;
+      auto lane = [&](int l) { return reinterpret_cast<const __m128i*>(at + 4 * l * stride); };
+      v[j] = _mm512_castsi128_si512(_mm_loadu_si128(lane(0)));
+      v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(1)), 1);
+      v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(2)), 2);
+      v[j] = _mm512_inserti32x4(v[j], _mm_loadu_si128(lane(3)), 3);
+    }
+    const __m512i low01 = _mm512_unpacklo_epi32(v[0], v[1]),
+                  high01 = _mm512_unpackhi_epi32(v[0], v[1]),
+                  low23 = _mm512_unpacklo_epi32(v[2], v[3]),
+                  high23 = _mm512_unpackhi_epi32(v[2], v[3]);
+    out[i * 4 + 0] = _mm512_unpacklo_epi64(low01, low23);
+    out[i * 4 + 1] = _mm512_unpackhi_epi64(low01, low23);
+    out[i * 4 + 2] = _mm512_unpacklo_epi64(high01, high23);
+    out[i * 4 + 3] = _mm512_unpackhi_epi64(high01, high23);
+  }
 }
 
-// One block of w in tiles as right operand of x w, where the sum runs over n: [16 pairs of n][16 k]
-// [2], the even k in the first tile and the odd ones in the second.
+// One block of w in tiles as right operand of x w, where the sum runs over n. A pair of n lies
+// together as 8 bytes, [n][2 k] each: those are turned as a whole, then sorted to [2 k][n].
 inline void turn_block(const char* w, char* right) {
-  const __mmask32 odd = 0xaaaaaaaau;
-  for (int64_t half = 0; half < 2; ++half, w += 1024, right += 512)
-    for (int64_t i = 0; i < 4; ++i) {
-      __m512i t[4];
-      turn_four(w, 64, i, t);
-      for (int64_t j = 0; j < 2; ++j) {
-        const __m512i a = t[2 * j], b = t[2 * j + 1];
-        char* to = right + (i * 2 + j) * 64;
-        _mm512_store_si512(to, _mm512_mask_blend_epi16(odd, a, _mm512_slli_epi32(b, 16)));
-        _mm512_store_si512(to + 1024, _mm512_mask_blend_epi16(odd, _mm512_srli_epi32(a, 16), b));
+  const __m512i sorted =
+      _mm512_broadcast_i32x4(_mm_set_epi8(15, 14, 11, 10, 13, 12, 9, 8, 7, 6, 3, 2, 5, 4, 1, 0));
+  for (int64_t tile = 0; tile < 2; ++tile)
+    for (int64_t half = 0; half < 2; ++half) {
+      const char* from = w + tile * 1024 + half * 512;
+      char* to = right + half * 1024 + tile * 512;
+      for (int64_t i = 0; i < 4; ++i) {
+        // Lane l of `even` and `odd` comes from rows 2 l and 2 l + 1.
+        auto row = [&](int64_t r) {
+          return reinterpret_cast<const __m128i*>(from + r * 64 + i * 16);
+        };
+        __m512i even = _mm512_castsi128_si512(_mm_load_si128(row(0)));
+        even = _mm512_inserti32x4(even, _mm_load_si128(row(2)), 1);
+        even = _mm512_inserti32x4(even, _mm_load_si128(row(4)), 2);
+        even = _mm512_inserti32x4(even, _mm_load_si128(row(6)), 3);
+        __m512i odd = _mm512_castsi128_si512(_mm_load_si128(row(1)));
+        odd = _mm512_inserti32x4(odd, _mm_load_si128(row(3)), 1);
+        odd = _mm512_inserti32x4(odd, _mm_load_si128(row(5)), 2);
+        odd = _mm512_inserti32x4(odd, _mm_load_si128(row(7)), 3);
+        _mm512_store_si512(to + (2 * i) * 64,
+                           _mm512_shuffle_epi8(_mm512_unpacklo_epi64(even, odd), sorted));
+        _mm512_store_si512(to + (2 * i + 1) * 64,
+                           _mm512_shuffle_epi8(_mm512_unpackhi_epi64(even, odd), sorted));
       }
     }
 }
@@ -68,66 +79,6 @@ inline __m512i round_pairs(__m512 low, __m512 high) {
 
 inline __m512 widen_words(__m256i h) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-inline __m512i even_odd_words() {
-  alignas(64) static const uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                  21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                  11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_load_si512(kOrder);
-}
-
-// Columns [col, …) of a row from its even and its odd columns.
-inline void store_even_odd(__m512 even, __m512 odd, DType dtype, int64_t cols, void* row,
-                           int64_t col) {
-  if (dtype == DType::kBF16) {
-    _mm512_mask_storeu_epi16(static_cast<uint16_t*>(row) + col, words_below(cols),
-                             _mm512_permutexvar_epi16(even_odd_words(), round_pairs(even, odd)));
-    return;
-  }
-  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-  float* to = static_cast<float*>(row) + col;
-  _mm512_mask_storeu_ps(to, lanes_below(cols), _mm512_permutex2var_ps(even, low, odd));
-  _mm512_mask_storeu_ps(to + 16, lanes_below(cols - 16), _mm512_permutex2var_ps(even, high, odd));
-}
-// The other way.
-inline void load_even_odd(const void* row, int64_t col, DType dtype, int64_t cols, __m512* even,
-                          __m512* odd) {
-  if (dtype == DType::kBF16) {
-    const __m512i v =
-        _mm512_maskz_loadu_epi16(words_below(cols), static_cast<const uint16_t*>(row) + col);
-    *even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
-    *odd =
-        _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-    return;
-  }
-  const float* from = static_cast<const float*>(row) + col;
-  const __m512 low = _mm512_maskz_loadu_ps(lanes_below(cols), from);
-  const __m512 high = _mm512_maskz_loadu_ps(lanes_below(cols - 16), from + 16);
-  const __m512i evens = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
-  *even = _mm512_permutex2var_ps(low, evens, high);
-  *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high);
-}
-
-// Rows of a product's block whose columns come as the even and the odd ones.
-inline void finish_even_odd(const float* c, const Finish& f, int64_t row, int64_t col,
-                            int64_t first, int64_t last) {
-  const int64_t rows = std::min(last, f.y.rows - row), cols = f.y.cols - col;
-  const __m512 scale = _mm512_set1_ps(f.scale);
-  for (int64_t i = first; i < rows; ++i) {
-    const float* from = c + i / 16 * 512 + i % 16 * 16;
-    __m512 e = _mm512_mul_ps(_mm512_load_ps(from), scale);
-    __m512 o = _mm512_mul_ps(_mm512_load_ps(from + 256), scale);
-    char* to = f.y.as<char>() + static_cast<size_t>((row + i) * f.y.ld) * dtype_bytes(f.y.dtype);
-    if (f.add) {
-      __m512 old_e, old_o;
-      load_even_odd(to, col, f.y.dtype, cols, &old_e, &old_o);
-      e = _mm512_add_ps(old_e, e);
-      o = _mm512_add_ps(old_o, o);
-    }
-    store_even_odd(e, o, f.y.dtype, cols, to, col);
-  }
 }
 
 // Rows [first, last) of a block whose top left element is (row, col) of y.

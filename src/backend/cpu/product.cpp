@@ -21,7 +21,7 @@ constexpr int64_t kStreamedBytes = 1 << 20;  // of x used together
 constexpr int64_t kMostSteps = 32;           // of w used together
 constexpr int64_t kCBytes = 4096;            // one block of sums
 constexpr int64_t kFewBytes = 256 << 10;     // of w in one task of few rows
-constexpr int64_t kFewAhead = 16 << 10;
+constexpr int64_t kFewAhead = 8 << 10;
 
 int64_t parts_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
 int64_t part_size(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
@@ -55,10 +55,7 @@ struct Meanwhile {
 
   void finish_piece() {
     constexpr int64_t kRows = 4;
-    if (p.turned)
-      finish_even_odd(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
-    else
-      finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
+    finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
     if (++piece == 32 / kRows) c = nullptr;
   }
   void finish() {
@@ -186,8 +183,8 @@ size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
 void multiply(ThreadPool& pool, const Product& p) {
   const Streamed& x = p.x;
   const bool keep = keeps_sums(p);
-  // Sums that are kept stay in one thread's cache; otherwise two shares a thread even things out.
-  const int64_t wanted = pool.threads() * (keep ? 1 : 2);
+  // Sums that are kept stay in one thread's cache; otherwise more shares even things out.
+  const int64_t wanted = pool.threads() * (keep ? 1 : 4);
   const int64_t panel_parts = std::min(p.panels, wanted);
   const int64_t row_parts = std::min(x.blocks, part_size(wanted, panel_parts));
   pool.parallel(panel_parts * row_parts, [&](int64_t i, int worker) {

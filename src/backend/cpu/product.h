@@ -86,7 +86,7 @@ struct Finish {
 };
 
 // x wᵀ with w in tiles: panel p's step s at (p * steps + s) blocks. Or, turned, x w: panel p's step
-// s at (s * panels + p) blocks, and a block of sums has the even columns first, then the odd ones.
+// s at (s * panels + p) blocks.
 struct Product {
   const Unit* unit = nullptr;
   bool turned = false;

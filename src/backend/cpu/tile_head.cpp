@@ -191,24 +191,27 @@ void gradients(const Half& h, const float* lse, const float* dlogp, const int64_
 
 // Where a row of the finished sums goes: base - factor * sum, with base a row of bf16 or nothing.
 struct RowOut {
-  void* to = nullptr;  // null: nowhere
+  uint16_t* to = nullptr;  // null: nowhere
   const uint16_t* base = nullptr;
   float factor = 0;
 };
 void store_sums(const Work& work, int64_t block, int64_t half, int64_t blocks, int64_t d,
-                DType dtype, const RowOut* rows) {
+                const RowOut* rows) {
   for (int64_t panel = 0; panel < tile_blocks(d); ++panel) {
     const float* from = work.sums + (panel * blocks + block) * kSums + half * 512;
+    const __mmask32 mask = words_below(d - panel * 32);
     for (int64_t i = 0; i < 16; ++i) {
       const RowOut& row = rows[i];
       if (row.to == nullptr) continue;
-      __m512 e = _mm512_setzero_ps(), o = e;
-      if (row.base != nullptr)
-        load_even_odd(row.base, panel * 32, DType::kBF16, d - panel * 32, &e, &o);
+      const __m512i base = row.base != nullptr
+                               ? _mm512_maskz_loadu_epi16(mask, row.base + panel * 32)
+                               : _mm512_setzero_si512();
       const __m512 f = _mm512_set1_ps(row.factor);
-      e = _mm512_fnmadd_ps(_mm512_load_ps(from + i * 16), f, e);
-      o = _mm512_fnmadd_ps(_mm512_load_ps(from + 256 + i * 16), f, o);
-      store_even_odd(e, o, dtype, d - panel * 32, row.to, panel * 32);
+      const __m512 v0 = _mm512_fnmadd_ps(_mm512_load_ps(from + i * 16), f,
+                                         widen_words(_mm512_castsi512_si256(base)));
+      const __m512 v1 = _mm512_fnmadd_ps(_mm512_load_ps(from + 256 + i * 16), f,
+                                         widen_words(_mm512_extracti64x4_epi64(base, 1)));
+      _mm512_mask_storeu_epi16(row.to + panel * 32, mask, round_pairs(v0, v1));
     }
   }
 }
@@ -400,9 +403,10 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
         // x itself is needed no more.
         uint16_t* base = reinterpret_cast<uint16_t*>(work.x) + row * d;
         copy_weight_row(w, pass.target(row), base);
-        out[row - h.row()] = {row_of(slope, to), base, 1.0f / work.total[row]};
+        out[row - h.row()] = {reinterpret_cast<uint16_t*>(row_of(slope, to)), base,
+                              1.0f / work.total[row]};
       }
-      if (keep) store_sums(work, h.block, h.half, pass.blocks, d, slope.dtype, out);
+      if (keep) store_sums(work, h.block, h.half, pass.blocks, d, out);
     });
   };
   pass.run(begin, chunk, end);
@@ -470,8 +474,9 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
       pass.for_halves({}, 0, [&](const Half& h) {
         RowOut out[16];
         for (int64_t row = h.row(); row < std::min(pass.rows, h.row() + 16); ++row)
-          out[row - h.row()] = {row_of(dx, pass.which[row]), nullptr, -1.0f};
-        store_sums(work, h.block, h.half, pass.blocks, d, dx.dtype, out);
+          out[row - h.row()] = {reinterpret_cast<uint16_t*>(row_of(dx, pass.which[row])), nullptr,
+                                -1.0f};
+        store_sums(work, h.block, h.half, pass.blocks, d, out);
       });
   };
   pass.run([] {}, chunk, end);

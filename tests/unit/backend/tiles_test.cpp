@@ -99,9 +99,13 @@ class Grid {
         return *reinterpret_cast<const float*>(at(r, c));
     }
   }
-  // As a product sees it.
-  double rounded(int64_t r, int64_t c) const {
-    return to_float(to_bf16(static_cast<float>(get(r, c))));
+  // As a product sees it, row-major.
+  std::vector<double> rounded() const {
+    std::vector<double> values;
+    for (int64_t r = 0; r < operand.rows; ++r)
+      for (int64_t c = 0; c < operand.cols; ++c)
+        values.push_back(to_float(to_bf16(static_cast<float>(get(r, c)))));
+    return values;
   }
 
   bool guarded() const {
@@ -167,6 +171,10 @@ using Want = std::function<double(int64_t r, int64_t c)>;
 // Output i against `want`, whose sums have terms of size 1 or so; the same bits for any threads.
 void check(const std::string& what, const Call& call, const std::vector<Want>& want,
            double tolerance = 0) {
+  std::vector<std::vector<double>> wanted(call.out.size());
+  for (size_t i = 0; i < call.out.size(); ++i)
+    for (int64_t r = 0; r < call.out[i].operand.rows; ++r)
+      for (int64_t c = 0; c < call.out[i].operand.cols; ++c) wanted[i].push_back(want[i](r, c));
   for (cpu::Rung rung : tile_rungs()) {
     const std::string where = cat(what, " on ", cpu::rung_name(rung));
     const std::vector<Grid> got = run(call, rung, 1);
@@ -176,7 +184,7 @@ void check(const std::string& what, const Call& call, const std::vector<Want>& w
       const double relative = tolerance + (o.dtype == kBF16 ? 0.006 : 3e-5);
       for (int64_t r = 0; r < o.rows; ++r)
         for (int64_t c = 0; c < o.cols; ++c) {
-          const double w = want[i](r, c), g = got[i].get(r, c);
+          const double w = wanted[i][r * o.cols + c], g = got[i].get(r, c);
           ASSERT_LE(std::abs(g - w), relative * (1 + std::abs(w)))
               << where << ", output " << i << " [" << r << ", " << c << "]: " << g << ", not " << w;
         }
@@ -200,10 +208,11 @@ TEST(Tiles, Pack) {
     for (DType dtype : {kF32, kBF16, kF16}) {
       const Grid w = Grid::normal(rng, n, k, dtype), t = w.tiles();
       const bf16* tiles = t.operand.as<const bf16>();
+      const std::vector<double> rounded = w.rounded();
       for (int64_t r = 0; r < cpu::tile_blocks(n) * 32; ++r)
         for (int64_t c = 0; c < cpu::tile_blocks(k) * 32; ++c)
           ASSERT_EQ(to_float(tiles[cpu::tile_index(r, c, k)]),
-                    r < n && c < k ? w.rounded(r, c) : 0.0);
+                    r < n && c < k ? rounded[r * k + c] : 0.0);
     }
 }
 
@@ -230,11 +239,12 @@ TEST(Tiles, LinearForward) {
           const Grid bias =
               mode == OutMode::kWrite ? Grid::normal(rng, 1, n, kind == 1 ? kF32 : kBF16) : Grid();
           const Grid y = Grid::normal(rng, m, n, y_type);
+          const std::vector<double> xs = x.rounded(), ws = w.rounded();
           check(cat("linear_fwd ", m, " ", n, " ", k, " kind ", kind),
                 {Op::kLinear, Dir::kForward, LinearAttr{0.75f}, {x, w, bias}, {y}, mode},
                 {[&](int64_t r, int64_t c) {
                   double sum = 0;
-                  for (int64_t i = 0; i < k; ++i) sum += x.get(r, i) * w.rounded(c, i);
+                  for (int64_t i = 0; i < k; ++i) sum += xs[r * k + i] * ws[c * k + i];
                   sum = 0.75 * sum + (bias.operand ? bias.get(0, c) : 0);
                   return mode == OutMode::kAccumulate ? y.get(r, c) + sum : sum;
                 }});
@@ -253,21 +263,22 @@ TEST(Tiles, LinearBackward) {
           const Grid dx = Grid::normal(rng, m, k, dx_type), dw = Grid::normal(rng, n, k, kF32),
                      db = Grid::normal(rng, 1, n, kF32);
           const double keep = mode == OutMode::kAccumulate ? 1 : 0;
+          const std::vector<double> dys = dy.rounded(), xs = x.rounded(), ws = w.rounded();
           check(cat("linear_bwd ", m, " ", n, " ", k),
                 {Op::kLinear, Dir::kBackward, LinearAttr{2.0f}, {dy, x, w}, {dx, dw, db}, mode},
                 {[&](int64_t r, int64_t c) {
                    double sum = 0;
-                   for (int64_t i = 0; i < n; ++i) sum += dy.get(r, i) * w.rounded(i, c);
+                   for (int64_t i = 0; i < n; ++i) sum += dys[r * n + i] * ws[i * k + c];
                    return keep * dx.get(r, c) + 2 * sum;
                  },
                  [&](int64_t r, int64_t c) {
                    double sum = 0;
-                   for (int64_t i = 0; i < m; ++i) sum += dy.get(i, r) * x.get(i, c);
+                   for (int64_t i = 0; i < m; ++i) sum += dys[i * n + r] * xs[i * k + c];
                    return keep * dw.get(r, c) + 2 * sum;
                  },
                  [&](int64_t, int64_t c) {
                    double sum = 0;
-                   for (int64_t i = 0; i < m; ++i) sum += dy.get(i, c);
+                   for (int64_t i = 0; i < m; ++i) sum += dys[i * n + c];
                    return keep * db.get(0, c) + sum;
                  }});
         }
@@ -309,7 +320,7 @@ struct Head {
   Grid x, w, targets;
   int64_t m, v, d;
   std::vector<std::vector<double>> p;  // by row
-  std::vector<double> lse, logp;
+  std::vector<double> lse, logp, xs, ws;
 
   Head(Rng& rng, int64_t m, int64_t v, int64_t d, bool tiles, float size)
       : x(Grid::normal(rng, m, d, kBF16, size)),
@@ -320,11 +331,13 @@ struct Head {
         d(d) {
     for (int64_t i = 0; i < m; ++i)
       targets.set(0, i, i % 5 == 3 ? -1.0f : static_cast<float>(rng.below(v)));
+    xs = x.rounded();
+    ws = w.rounded();
     for (int64_t r = 0; r < m; ++r) {
       std::vector<double> l(static_cast<size_t>(v));
       double most = -1e30, total = 0;
       for (int64_t j = 0; j < v; ++j) {
-        for (int64_t i = 0; i < d; ++i) l[j] += x.get(r, i) * w.get(j, i);
+        for (int64_t i = 0; i < d; ++i) l[j] += xs[r * d + i] * ws[j * d + i];
         most = std::max(most, l[j]);
       }
       for (double e : l) total += std::exp(e - most);
@@ -338,8 +351,8 @@ struct Head {
   int64_t target(int64_t r) const { return static_cast<int64_t>(targets.get(0, r)); }
   double slope(int64_t r, int64_t c) const {
     if (target(r) < 0) return 0;
-    double sum = w.get(target(r), c);
-    for (int64_t j = 0; j < v; ++j) sum -= p[r][j] * w.get(j, c);
+    double sum = ws[target(r) * d + c];
+    for (int64_t j = 0; j < v; ++j) sum -= p[r][j] * ws[j * d + c];
     return sum;
   }
 };
@@ -375,7 +388,7 @@ TEST(Tiles, Head) {
           double sum = mode == OutMode::kAccumulate ? dw.get(r, c) : 0;
           for (int64_t i = 0; i < m; ++i)
             if (head.target(i) >= 0)
-              sum += dlogp.get(0, i) * ((head.target(i) == r) - head.p[i][r]) * head.x.get(i, c);
+              sum += dlogp.get(0, i) * ((head.target(i) == r) - head.p[i][r]) * head.xs[i * d + c];
           return sum;
         };
         for (bool given : {false, true}) {
