@@ -136,8 +136,8 @@ class Builder {
     return a;
   }
   // Outputs of products with what is not bf16 already, which a kernel may make in bf16.
-  void half_terms(std::initializer_list<const char*> outputs) {
-    for (const char* name : outputs) c_.arg(name).half_terms = c_.in_bf16();
+  void half_terms(std::initializer_list<const char*> outputs, int size = 1) {
+    for (const char* name : outputs) c_.arg(name).half_terms = c_.in_bf16() ? size : 0;
   }
   void accumulate(Arg& a) {
     a.mode = OutMode::kAccumulate;
@@ -298,7 +298,9 @@ class Builder {
     output("dq", {t, h * e}, cancelling);
     output("dk", {s, k * e}, cancelling * group);
     output("dv", {s, k * e}, terms * group);
-    half_terms({"y", "dq", "dk", "dv"});  // probabilities
+    half_terms({"y"});  // probabilities
+    // Those of rows that see few keys are larger than most.
+    half_terms({"dq", "dk", "dv"}, 2);
     c_.fwd_in = {"q", "k", "v", "begin", "end"};
     c_.fwd_out = {"y", "lse"};
     if (!self) return;

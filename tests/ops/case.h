@@ -38,7 +38,7 @@ struct Arg {
   bool differentiable = false;  // a float input that backward makes a gradient of
   OutMode mode = OutMode::kWrite;
   int64_t reduction = 1;           // how many terms are summed into an element
-  bool half_terms = false;         // a kernel may round what it sums, or sums from, to bf16
+  int half_terms = 0;              // a kernel may round what it sums, or sums from, to bf16
   std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
   std::vector<int32_t> ints = {};  // of an i32
 };

@@ -16,11 +16,12 @@ namespace wick::ops {
 // most half a unit in its last place. `half_terms` allows the terms of the sum to be rounded to
 // bf16 too. A term is then off by 0.41 * 2^-8 of itself (root mean square over its mantissa), the
 // sum by a random walk of that, its own magnitude being a random walk of the terms: 0.5 * 2^-8
-// whatever the length, and six times that as the largest of many elements.
-inline double tolerance(DType dtype, int64_t reduction, bool half_terms = false) {
+// whatever the length, and six times that as the largest of many elements; 2 where the terms of
+// some elements are larger than those of most.
+inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
   constexpr double kF32 = 0x1p-24, kF16 = 0x1p-11, kBF16 = 0x1p-8;
   double sum = kF32 * (16 + 8 * std::sqrt(static_cast<double>(reduction)));
-  if (half_terms) sum += 3 * kBF16;
+  sum += 3 * half_terms * kBF16;
   switch (dtype) {
     case DType::kF32:
       return sum;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "backend/cpu/amx_attention.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
@@ -58,10 +59,10 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
-    for (auto list :
-         {cpu::tile_candidates, cpu::linear_candidates, cpu::norm_candidates,
-          cpu::elementwise_candidates, cpu::row_candidates, cpu::attention_fwd_candidates,
-          cpu::attention_bwd_candidates, cpu::head_candidates, cpu::optimizer_candidates}) {
+    for (auto list : {cpu::tile_candidates, cpu::amx_attention_candidates, cpu::linear_candidates,
+                      cpu::norm_candidates, cpu::elementwise_candidates, cpu::row_candidates,
+                      cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
+                      cpu::head_candidates, cpu::optimizer_candidates}) {
       cpu::Candidates some = list(rung_);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
