@@ -17,9 +17,15 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kBlockDepth = 256;  // of K: a panel of B this deep stays in the first cache
-constexpr int64_t kPackDepth = 1536;  // of K packed at a time
-constexpr int64_t kPackRows = 2048;   // of M packed at a time
+// Of K in one sum. A panel of B 256 deep stays in the first cache; the wide vectors' panels are
+// better off in the second and with C touched less often.
+#if HWY_TARGET == HWY_AVX3
+constexpr int64_t kBlockDepth = 1024;
+#else
+constexpr int64_t kBlockDepth = 256;
+#endif
+constexpr int64_t kPackDepth = 1536;         // of K packed at a time
+constexpr int64_t kPackRows = 2048;          // of M packed at a time
 constexpr int64_t kSkinnyCols = 4 * kLanes;  // of N, and fewer: see skinny_rows
 constexpr int64_t kPackElements = 1 << 20;   // of B packed at a time
 constexpr int64_t kWideRows = 512;           // of M at a time, where a bf16 C is summed in f32
@@ -439,25 +445,32 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
         const int64_t cols = std::min(p.cols, n - n0);
         const int64_t b_panels = (cols + kMaxCols - 1) / kMaxCols;
         const int64_t a_tasks = n0 == 0 ? a_panels : 0;
-        pool.parallel(a_tasks + b_panels, [&](int64_t i) HWY_ATTR {
-          if (i < a_tasks) {
-            int64_t r = i * p.mr;
-            pack_a(a, m0 + r, std::min(p.mr, rows - r), p.mr, k0, depth, packed_a + r * depth);
-          } else {
-            int64_t j = (i - a_tasks) * kMaxCols;
-            int64_t nr = panel_cols(j, cols);
-            pack_b(b, n0 + j, std::min(nr, cols - j), nr, k0, depth, packed_b + j * depth);
-          }
-        });
-        // Tiles of about 112 x 256, smaller where there would be too few for all threads.
-        int64_t ta = std::min<int64_t>(8, a_panels), tb = std::min<int64_t>(8, b_panels);
+        auto pack_panel = [&](int64_t jb) {
+          const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
+          pack_b(b, n0 + j, std::min(nr, cols - j), nr, k0, depth, packed_b + j * depth);
+        };
+        // Where every thread has panels of B to itself it packs them when it needs them, so that
+        // they come from its own cache, and takes all rows of A past them. Otherwise they are
+        // packed first and the tiles are shared out, about 112 x 256 each.
+        int64_t ta = a_panels, tb = std::clamp<int64_t>(b_panels / (16 * pool.threads()), 1, 4);
         auto count = [&] { return (a_panels + ta - 1) / ta * ((b_panels + tb - 1) / tb); };
-        while (count() < 4 * pool.threads() && ta * tb > 1)
-          (ta > tb ? ta : tb) = (std::max(ta, tb) + 1) / 2;
+        const bool own_panels = count() >= 3 * pool.threads() || pool.threads() == 1;
+        if (!own_panels) {
+          ta = std::min<int64_t>(8, a_panels), tb = std::min<int64_t>(8, b_panels);
+          while (count() < 4 * pool.threads() && ta * tb > 1)
+            (ta > tb ? ta : tb) = (std::max(ta, tb) + 1) / 2;
+        }
+        pool.parallel(a_tasks + (own_panels ? 0 : b_panels), [&](int64_t i) HWY_ATTR {
+          if (i >= a_tasks) return pack_panel(i - a_tasks);
+          const int64_t r = i * p.mr;
+          pack_a(a, m0 + r, std::min(p.mr, rows - r), p.mr, k0, depth, packed_a + r * depth);
+        });
         const int64_t tiles_down = (a_panels + ta - 1) / ta;
         pool.parallel(count(), [&](int64_t i) HWY_ATTR {
           const int64_t ia0 = i % tiles_down * ta, ia1 = std::min(ia0 + ta, a_panels);
           const int64_t jb0 = i / tiles_down * tb, jb1 = std::min(jb0 + tb, b_panels);
+          if (own_panels)
+            for (int64_t jb = jb0; jb < jb1; ++jb) pack_panel(jb);
           for (int64_t kb = 0; kb < depth; kb += p.block) {
             const bool first = k0 + kb == 0;
             for (int64_t jb = jb0; jb < jb1; ++jb) {
