@@ -12,7 +12,7 @@ namespace wick {
 
 namespace {
 
-constexpr size_t kName = 34, kTime = 10;
+constexpr size_t kName = 40, kTime = 10;
 
 std::string left(std::string text, size_t width) {
   const size_t columns = columns_of(text);
@@ -51,6 +51,7 @@ std::string figures(const BenchResult& r) {
   if (r.utilisation > 1.001 * r.percent_of_peak / 100)
     add(cat(percent(r.utilisation, 0), " of the read bandwidth"));
   if (r.bytes > 0) add(format_bytes(r.bytes));
+  if (r.bench == "train" || r.bench == "memory") add("process peak " + format_bytes(r.peak_bytes));
   for (const auto& [key, value] : r.more.items()) {
     if (key == "note" || !(value.is_number() || value.is_string())) continue;
     std::string name = key;
@@ -83,6 +84,7 @@ void BenchView::row(const BenchResult& r) {
     for (const BenchTable& table : bench_tables())
       if (r.bench == table.name) title = cat(r.bench, ": ", table.what);
     out_.result(title);
+    note_.clear();
   }
   std::string line = "  " + left(r.what, kName);
   if (r.ms.runs > 0) line += right(time_text(r.ms.median), kTime) + "  " + left(range(r.ms), 22);
@@ -91,7 +93,8 @@ void BenchView::row(const BenchResult& r) {
   const std::string under = settings(r);
   std::string note = r.more.contains("note") ? r.more["note"].get<std::string>() : std::string();
   if (!under.empty()) note = note.empty() ? under : under + "; " + note;
-  if (!note.empty()) out_.say("    " + note);
+  if (!note.empty() && note != note_) out_.say("    " + note);
+  note_ = note;
 }
 
 void BenchView::comparison(const std::vector<Comparison>& all, size_t lines,

@@ -22,7 +22,7 @@ class BenchView {
 
  private:
   Output& out_;
-  std::string table_;  // the last heading
+  std::string table_, note_;  // the last heading, the last line under a row
 };
 
 }  // namespace wick

@@ -59,7 +59,7 @@ BenchMachine bench_machine(const Model& model) {
   machine.weight_dtype = about.weight_dtype;
   const DeviceSpeed speed = m.backend().speed();
   const bool bf16 = m.weights->compute() == DType::kBF16 && speed.bf16_gflops > 0;
-  machine.peak_gflops = bf16 ? speed.bf16_gflops : info.peak_gflops;
+  machine.peak_gflops = bf16 ? speed.bf16_gflops : speed.f32_gflops;
   machine.read_gbps = speed.read_gbps;
   return machine;
 }

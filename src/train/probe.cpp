@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -19,16 +20,11 @@ constexpr int64_t kLeastTokens = 128;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
 constexpr double kUtilisation = 0.5;  // for that estimate
 constexpr double kTimedSeconds = 0.25;
-constexpr int kLeastRuns = 2, kMostRuns = 9;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kLeastRuns = 3, kMostRuns = 9;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return 0.5 * (values[(n - 1) / 2] + values[n / 2]);
 }
 
 std::string op_of(const Step& step) {
@@ -163,8 +159,9 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   step->set_params(adapter ? adapter->initial_params(0) : initial_weights(trained, random));
 
   const Plan& plan = step->micro_plan();
-  std::vector<std::vector<double>> samples(plan.steps.size());
-  std::vector<double> updates;
+  // The best of a few runs: what another process took from one of them is not the plan's.
+  std::vector<double> best(plan.steps.size(), kNever);
+  double best_update = kNever;
   AdamwSettings settings;
   step->accumulate_timed(pack, 1.0f);
   step->update(settings);
@@ -172,15 +169,15 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   for (int i = 0; i < kMostRuns; ++i) {
     if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
     const std::vector<double> seconds = step->accumulate_timed(pack, 1.0f);
-    for (size_t s = 0; s < seconds.size(); ++s) samples[s].push_back(seconds[s]);
+    for (size_t s = 0; s < seconds.size(); ++s) best[s] = std::min(best[s], seconds[s]);
     const Clock::time_point before = Clock::now();
     step->update(settings);
-    updates.push_back(seconds_since(before));
+    best_update = std::min(best_update, seconds_since(before));
   }
   const double attended = mean_attended({&pack, 1});
   for (size_t s = 0; s < plan.steps.size(); ++s) {
-    if (samples[s].empty()) continue;
-    const double seconds = median(samples[s]), units = units_of(plan, plan.steps[s], attended);
+    if (best[s] == kNever) continue;  // a device that cannot time its steps
+    const double seconds = best[s], units = units_of(plan, plan.steps[s], attended);
     for (Rate* r : {&by_kind_[kind_of(plan, plan.steps[s])], &by_op_[op_of(plan.steps[s])]}) {
       r->seconds += seconds;
       r->units += units;
@@ -188,7 +185,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
     all_.seconds += seconds;
     all_.units += step_flops(plan, plan.steps[s]);
   }
-  update_ = {median(updates), static_cast<double>(trained.layout.size())};
+  update_ = {best_update, static_cast<double>(trained.layout.size())};
 }
 
 double SpeedProbe::seconds(const Plan& plan, double attended) const {
