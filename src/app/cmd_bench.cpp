@@ -111,7 +111,8 @@ std::function<int()> declare_bench(Args& args) {
   args.json =
       "One object per row: bench, what, shape, device, isa, threads, dtype, weight_dtype, batch, "
       "seq, rank, targets, ms (median), ms_p10, ms_p90, runs, tokens_per_second, peak_bytes (of "
-      "the process so far), gflop, percent_of_peak, utilisation, and what a row has of its own. "
+      "the process in its table), gflop, percent_of_peak, utilisation, and what a row has of its "
+      "own. "
       "With --baseline also one per row with event (comparison), ms, before_ms, ratio, change "
       "(slower, faster, same).";
   args.examples = {

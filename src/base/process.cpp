@@ -21,6 +21,11 @@ int64_t peak_memory_bytes() {
 #endif
 }
 
+void reset_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5";
+}
+
 int64_t current_memory_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "bench/context.h"
 #include "model/save.h"
 
@@ -76,7 +77,9 @@ void run_bench(Model& model, const BenchMachine& machine, const BenchOptions& op
     const bool asked = std::any_of(
         options.tables.begin(), options.tables.end(),
         [&](const std::string& name) { return name == table.shown.name || name == "all"; });
-    if (asked && table.run) table.run(context);
+    if (!asked || !table.run) continue;
+    reset_peak_memory();
+    table.run(context);
   }
 }
 

@@ -29,16 +29,18 @@ void emit_bytes(const BenchContext& c, const char* what, int64_t batch, int64_t 
 void bench_memory(const BenchContext& c) {
   const BenchOptions& o = c.options;
   c.check_length("--seq", o.seq);
-  const int64_t start = current_memory_bytes();
-  MemoryForecast forward;
+  c.weights().release();
   {
+    const int64_t start = current_memory_bytes();
     DecodeCase run(c, o.batch_size, o.seq);
+    const MemoryForecast forward = forecast_memory(run.engine().plan(o.seq), c.backend());
+    const int64_t loaded = current_memory_bytes();
+    emit_bytes(c, "weights", 0, 0, forward.weights, loaded - start,
+               "resident_bytes is what the process grew by");
     run.prefill(o.seq);
-    forward = forecast_memory(run.engine().plan(o.seq), c.backend());
-    emit_bytes(c, "weights", 0, 0, forward.weights, 0, nullptr);
     emit_bytes(c, "forward, on top of the weights", o.batch_size, o.seq,
-               forward.total() - forward.weights, current_memory_bytes() - start - forward.weights,
-               "activations, inputs and the KV cache; resident_bytes is what the process grew by");
+               forward.total() - forward.weights, current_memory_bytes() - loaded,
+               "activations, inputs and the KV cache");
   }
   {
     const int64_t before = current_memory_bytes();

@@ -32,7 +32,7 @@ struct BenchResult {
   // Share of the time that the device's measured limits ask for: its arithmetic, or reading what
   // must be read once, whichever is longer.
   double utilisation = 0;
-  int64_t peak_bytes = 0;      // of the process, so far
+  int64_t peak_bytes = 0;      // of the process, since the table began
   int64_t bytes = 0;           // of what the row is about, where it is about memory
   Json more = Json::object();  // figures of this row alone; "note" is for people
 };
