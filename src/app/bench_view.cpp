@@ -53,7 +53,7 @@ std::string figures(const BenchResult& r) {
   if (r.bytes > 0) add(format_bytes(r.bytes));
   if (r.bench == "train" || r.bench == "memory") add("process peak " + format_bytes(r.peak_bytes));
   for (const auto& [key, value] : r.more.items()) {
-    if (key == "note" || !(value.is_number() || value.is_string())) continue;
+    if (key == "note" || key == "share" || !(value.is_number() || value.is_string())) continue;
     std::string name = key;
     std::replace(name.begin(), name.end(), '_', ' ');
     add(cat(name, " ",
@@ -87,7 +87,11 @@ void BenchView::row(const BenchResult& r) {
     note_.clear();
   }
   std::string line = "  " + left(r.what, kName);
-  if (r.ms.runs > 0) line += right(time_text(r.ms.median), kTime) + "  " + left(range(r.ms), 22);
+  if (r.bench == "profile")
+    line +=
+        right(time_text(r.ms.median), kTime) + right(percent(r.more["share"].get<double>()), kTime);
+  else if (r.ms.runs > 0)
+    line += right(time_text(r.ms.median), kTime) + "  " + left(range(r.ms), 22);
   line += "  " + figures(r);
   out_.result(line);
   const std::string under = settings(r);

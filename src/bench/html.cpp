@@ -21,7 +21,7 @@ constexpr const char kBarStyle[] = R"css(
 .bars td.plot { width: 34%; padding-right: 14px; }
 .bars td.plot svg { display: block; width: 100%; height: 18px; }
 .bars .whisker { stroke: var(--ink); stroke-width: 1; vector-effect: non-scaling-stroke; }
-.bars td { white-space: nowrap; }
+.bars td, .bars thead th { white-space: nowrap; }
 .bars small { display: block; color: var(--soft); white-space: normal; }
 )css";
 
