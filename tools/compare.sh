@@ -14,7 +14,7 @@
 #   --seconds N      stop after that long; go on with --resume
 #   --wick BINARY    this binary instead of building one
 #   --venv FOLDER    where the peers are or get installed (WICK_COMPARE_VENV; out/compare/venv)
-#   --cache FOLDER   where built wheels are kept (WICK_COMPARE_CACHE; out/compare/wheels)
+#   --cache FOLDER   where the built llama.cpp is kept (WICK_COMPARE_CACHE; out/compare/cache)
 #   --jobs N         compilers at a time when llama.cpp is built (all cores)
 #   --install-only   install and build the peers, measure nothing
 set -euo pipefail
@@ -23,7 +23,7 @@ source tools/install.sh
 
 usage() { sed -n '3,20s/^# \{0,1\}//p' "$0"; }
 llama_version=0.3.36
-venv=${WICK_COMPARE_VENV:-out/compare/venv} cache=${WICK_COMPARE_CACHE:-out/compare/wheels}
+venv=${WICK_COMPARE_VENV:-out/compare/venv} cache=${WICK_COMPARE_CACHE:-out/compare/cache}
 wick='' out='' jobs=$(cores) install_only=0 pass=()
 case ${1:-} in
   cpu) shift ;;
@@ -51,21 +51,30 @@ venv=$(realpath -m "$venv") cache=$(realpath "$cache")
 has() { "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('$1') != '$2')" 2>/dev/null; }
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
 
-# The wheel is for this processor only, so the cache has a folder for each.
+# llama-cpp-python without its library, and the library built from the sources inside it: natively,
+# and only what inference needs. It is for this processor only, so the cache has a folder for each.
 install_llama() {
-  has llama-cpp-python $llama_version && return
-  local kind wheels
-  kind=$(grep -m1 '^flags' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string)
-  wheels=$cache/$(printf '%s' "$kind$(uname -m)" | cksum | cut -d' ' -f1)
-  mkdir -p "$wheels"
-  if ! ls "$wheels"/llama_cpp_python-$llama_version-*.whl >/dev/null 2>&1; then
-    say "building llama.cpp for this machine with $jobs jobs; this takes a while, once"
-    CMAKE_BUILD_PARALLEL_LEVEL=$jobs CXXFLAGS="-include $PWD/tools/compare/tile_config.h" \
-      CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_EXAMPLES=OFF" \
-      pip wheel --quiet --no-deps --no-binary llama-cpp-python --wheel-dir "$wheels" \
+  local key sources
+  has llama-cpp-python $llama_version ||
+    CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install --quiet --no-binary llama-cpp-python \
       "llama-cpp-python==$llama_version" || return
-  fi
-  pip install --quiet "$wheels"/llama_cpp_python-$llama_version-*.whl
+  key=$(grep -m1 '^flags' /proc/cpuinfo 2>/dev/null || sysctl -n machdep.cpu.brand_string)
+  llama=$cache/llama-$llama_version-$(printf '%s' "$key" | cksum | cut -d' ' -f1)
+  if [ -d "$llama" ]; then return; fi
+  say "building llama.cpp for this machine with $jobs jobs; this takes minutes, once"
+  sources=$(mktemp -d)
+  pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$sources" \
+    "llama-cpp-python==$llama_version" &&
+    tar -xzf "$sources"/llama_cpp_python-*.tar.gz -C "$sources" --strip-components=1 &&
+    CXXFLAGS="-include $PWD/tools/compare/tile_config.h" cmake -S "$sources/vendor/llama.cpp" \
+      -B "$sources/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE=ON \
+      -DGGML_LLAMAFILE=ON -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF \
+      -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_CURL=OFF \
+      -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN' >"$sources/log" 2>&1 &&
+    cmake --build "$sources/build" --target llama --parallel "$jobs" >>"$sources/log" 2>&1 &&
+    mkdir -p "$llama.part" && cp -a "$sources"/build/bin/lib* "$llama.part" &&
+    mv "$llama.part" "$llama" || { tail -20 "$sources/log" >&2; return 1; }
+  rm -rf "$sources"
 }
 
 [ -x "$venv/bin/python" ] || {
@@ -85,6 +94,7 @@ if ! cmp -s tools/compare/requirements.txt "$stamp"; then
   pip install --quiet -r tools/compare/requirements.txt
   cp tools/compare/requirements.txt "$stamp"
 fi
+llama=''
 install_llama || complain "llama-cpp-python could not be built; its cases are left out"
 
 shim=''
@@ -102,7 +112,7 @@ fi
 say "making the model"
 "$python" tools/compare/make_model.py out/compare
 status=0
-"$python" tools/compare/run.py --folder out/compare --wick "$(realpath "$wick")" --shim "$shim" \
+LLAMA_CPP_LIB_PATH=$llama "$python" tools/compare/run.py --folder out/compare --wick "$(realpath "$wick")" --shim "$shim" \
   ${out:+--out "$out"} "${pass[@]}" || status=$?
 if [ -z "$out" ] && [ $status -ne 1 ]; then python3 tools/compare/table.py; fi
 exit $status
