@@ -19,6 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read by the imports below
 import torch
 import transformers
 
+TOP = 1000  # of the next tokens, for the checks
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -64,7 +65,7 @@ def prefill(args, ids):
     for _ in range(args.warmup + args.count):
         since = time.perf_counter()
         logits = model(input_ids=prompt, use_cache=True, logits_to_keep=1).logits
-        top = logits[0, -1].float().topk(64).indices.tolist()
+        top = logits[0, -1].float().topk(TOP).indices.tolist()
         ms.append(1e3 * (time.perf_counter() - since))
     return {"ms": ms[args.warmup:], "first_token": top[0], "top": top}
 
@@ -81,7 +82,7 @@ def decode(args, ids):
                        logits_to_keep=1).logits[0, -1]
         tokens.append(int(logits.argmax()))
         ms.append(1e3 * (time.perf_counter() - since))
-        top = top or logits.float().topk(64).indices.tolist()
+        top = top or logits.float().topk(TOP).indices.tolist()
         fed = torch.tensor([[tokens[-1]]])
     return {"ms": ms[1 + args.warmup:], "first_token": tokens[0], "tokens": tokens, "top": top}
 

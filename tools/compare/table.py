@@ -34,8 +34,8 @@ How it is measured:
   taken within a round; the table shows the median of the rounds and the lowest and highest one.
 - A time counts only where the result was right. Training: the losses of ten steps against PyTorch in
   f32 (within 1e-4 for f32). Prefill and decoding: the first greedy token is among PyTorch's likeliest
-  in f32 (the first for f32, of the first 4 for bf16 and 8 bits, of the first 64 for 4 bits; of
-  151,936).
+  in f32 (the first for f32, of the first 4 for bf16 and 8 bits, of the first 1,000 for 4
+  bits; of 151,936).
 - Peers run at their best: llama.cpp is built for the machine; where a hypervisor hides the CPUID
   leaf that describes AMX, a preload library shows it to them. A peer that crashes is started again on
   its next lower instruction set, and the table says so.
