@@ -154,14 +154,26 @@ inline __m512i round_pair(Vec a, Vec b) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
 }
 
-// The rows of a stretch of (position, head) pairs, in order; null past the end.
+// Brings a row near before it is read, or written.
+template <bool Write = false>
+inline void bring_row(const uint16_t* row, int64_t e) {
+  const char* at = reinterpret_cast<const char*>(row);
+  for (int64_t i = 0; i < 2 * e; i += 64) __builtin_prefetch(at + i, Write, Write ? 3 : 2);
+}
+
+// The rows of a stretch of (position, head) pairs, in order; null past the end. Rows are brought
+// near 32 or so before their turn.
 struct RowWalk {
-  const uint16_t* at;
-  int64_t jump, e, group, head = 0, left;  // jump: from a position's first head to the next's
-  const uint16_t* next() {
+  uint16_t* at;
+  int64_t jump, e, group, left;  // jump: from a position's first head to the next's
+  int64_t head = 0;
+  int64_t ahead = up(kStep, group) / group * jump;
+  template <bool Write = false>
+  uint16_t* next() {
     if (left == 0) return nullptr;
     --left;
-    const uint16_t* row = at + head * e;
+    uint16_t* row = at + head * e;
+    bring_row<Write>(row + ahead, e);
     if (++head == group) head = 0, at += jump;
     return row;
   }

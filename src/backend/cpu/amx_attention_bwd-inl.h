@@ -106,9 +106,9 @@ void pack_rows(const Backward& b, const Work& w, int64_t kv, int64_t start, int6
                const Wants& wants) {
   const Heads& h = b.heads;
   const int64_t rows = (t1 - t0) * h.group, tiles = up(rows, kStep) / kTile;
-  RowWalk q{b.q.at(t0, kv * h.group * h.e), b.q.ld, h.e, h.group, 0, rows};
-  RowWalk dy{b.dy.at(t0, kv * h.group * h.e), b.dy.ld, h.e, h.group, 0, rows};
-  RowWalk y{b.y.at(t0, kv * h.group * h.e), b.y.ld, h.e, h.group, 0, rows};
+  RowWalk q{b.q.at(t0, kv * h.group * h.e), b.q.ld, h.e, h.group, rows};
+  RowWalk dy{b.dy.at(t0, kv * h.group * h.e), b.dy.ld, h.e, h.group, rows};
+  RowWalk y{b.y.at(t0, kv * h.group * h.e), b.y.ld, h.e, h.group, rows};
   for (int64_t t = 0; t < tiles; t += 2) {
     const uint16_t *from[kStep], *other[kStep];
     for (int64_t i = 0; i < kStep; ++i) {
@@ -345,13 +345,10 @@ void chunk(const Backward& b, const Work& w, int64_t kv, int64_t start, int64_t 
     products.run(w, h, wants, products.units);
   }
   if (!wants.dq) return;
-  int64_t t = t0, g = 0;
+  RowWalk walk{b.dq.at(t0, kv * h.group * h.e), b.dq.ld, h.e, h.group, rows};
   for (int64_t tile = 0; tile * kTile < rows; ++tile) {
-    uint16_t* to[kTile] = {};
-    for (int64_t i = 0; i < kTile && tile * kTile + i < rows; ++i) {
-      to[i] = b.dq.at(t, (kv * h.group + g) * h.e);
-      if (++g == h.group) g = 0, ++t;
-    }
+    uint16_t* to[kTile];
+    for (uint16_t*& row : to) row = walk.next<true>();
     for (int64_t i = 0; i * kTile < h.e; ++i)
       unpack_tile(w.dq + (tile * h.e_tiles + i) * kTileSize, _mm512_set1_ps(h.scale), to, i * kTile,
                   least(kTile, h.e - i * kTile));

@@ -111,7 +111,7 @@ inline Vec log_v(Vec x) {
 void pack_queries(const Forward& f, const Work& w, const Chunk& c, int64_t kv) {
   const Heads& h = f.heads;
   const int64_t rows = (c.t1 - c.t0) * h.group, tiles = up(rows, kTile) / kTile;
-  RowWalk walk{f.q.at(c.t0, kv * h.group * h.e), f.q.ld, h.e, h.group, 0, rows};
+  RowWalk walk{f.q.at(c.t0, kv * h.group * h.e), f.q.ld, h.e, h.group, rows};
   for (int64_t t = 0; t < tiles; ++t) {
     const uint16_t* from[kTile];
     for (const uint16_t*& row : from) row = walk.next();
@@ -141,6 +141,8 @@ void pack_keys(const Forward& f, const Work& w, int64_t kv, int64_t j0, int64_t 
       const bool there = j + i < keys;
       k[i] = there ? f.k.at(j0 + j + i, kv * h.e) : nullptr;
       v[i] = there ? f.v.at(j0 + j + i, kv * h.e) : nullptr;
+      bring_row(f.k.at(j0 + j + i + kKeys, kv * h.e), h.e);
+      bring_row(f.v.at(j0 + j + i + kKeys, kv * h.e), h.e);
     }
     std::byte* to = w.k + j / kTile * h.steps * kTileSize;
     pack_left(k, h, to);
@@ -365,7 +367,7 @@ void copy_values(const Forward& f, int64_t t0, int64_t t1, int64_t kv) {
 void finish(const Forward& f, const Chunk& c, int64_t kv, const Sums& from) {
   const Heads& h = f.heads;
   const int64_t rows = (c.t1 - c.t0) * h.group, tiles = up(rows, kTile) / kTile;
-  int64_t t = c.t0, g = 0;
+  RowWalk walk{f.y.at(c.t0, kv * h.group * h.e), f.y.ld, h.e, h.group, rows};
   for (int64_t tile = 0; tile < tiles; ++tile) {
     const Vec total = _mm512_load_ps(from.total + tile * kTile);
     const __mmask16 some = _mm512_cmp_ps_mask(total, _mm512_setzero_ps(), _CMP_GT_OQ);
@@ -374,12 +376,12 @@ void finish(const Forward& f, const Chunk& c, int64_t kv, const Sums& from) {
                                          _mm512_set1_ps(kLn2), log_v(total));
     alignas(64) float sums[kTile];
     _mm512_store_ps(sums, lse);
-    uint16_t* to[kTile] = {};
-    for (int64_t i = 0; i < kTile && tile * kTile + i < rows; ++i) {
-      to[i] = f.y.at(t, (kv * h.group + g) * h.e);
-      if (f.lse != nullptr)
-        f.lse[t * f.lse_ld + kv * h.group + g] = (some >> i & 1) ? sums[i] : -__builtin_inff();
-      if (++g == h.group) g = 0, ++t;
+    uint16_t* to[kTile];
+    for (uint16_t*& row : to) row = walk.next<true>();
+    for (int64_t i = 0; f.lse != nullptr && i < kTile && tile * kTile + i < rows; ++i) {
+      const int64_t r = tile * kTile + i;
+      f.lse[(c.t0 + r / h.group) * f.lse_ld + kv * h.group + r % h.group] =
+          (some >> i & 1) ? sums[i] : -__builtin_inff();
     }
     for (int64_t i = 0; i * kTile < h.e; ++i)
       unpack_tile(from.values + (tile * h.e_tiles + i) * kTileSize, factor, to, i * kTile,
