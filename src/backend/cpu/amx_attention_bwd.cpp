@@ -8,10 +8,9 @@
 // A part is a stretch of rows that see no key of another part: one packed segment. The same bits
 // come out whether one task makes dq, dk and dv of a part in one pass, or, where parts are too few
 // for the threads, tasks own rows (dq) or keys (dk, dv) and make the probabilities twice.
-#include <algorithm>
-
 #include "backend/cpu/amx_attention.h"
 #include "backend/cpu/amx_attention_bwd-inl.h"
+#include "backend/cpu/attention_parts.h"
 
 #if WICK_CPU_BF16
 #include "backend/cpu/product.h"
@@ -36,67 +35,26 @@ Backward backward_of(const StepArgs& args) {
           args.in[6].as<const int32_t>()};
 }
 
-struct Part {
-  int32_t start, stop;
-  bool lone;
-  int64_t length() const { return stop - start; }
-};
-
-// The parts of a pack, the longest first. Lone rows side by side are one part.
-int64_t find_parts(const Backward& b, Part* parts) {
-  int64_t count = 0;
-  for (int64_t t0 = 0, t1; t0 < b.tokens; t0 = t1) {
-    for (t1 = t0 + 1; t1 < b.tokens && b.begin[t1] < t1;) ++t1;
-    const bool lone = t1 - t0 == 1;
-    if (lone && count > 0 && parts[count - 1].lone)
-      parts[count - 1].stop = static_cast<int32_t>(t1);
-    else
-      parts[count++] = {static_cast<int32_t>(t0), static_cast<int32_t>(t1), lone};
-  }
-  std::sort(parts, parts + count, [](const Part& x, const Part& y) {
-    if (x.lone != y.lone) return y.lone;
-    return x.length() != y.length() ? x.length() > y.length() : x.start < y.start;
-  });
-  return count;
-}
-
-// Whether tasks of one part and kv head each keep the threads about as busy as smaller ones that
-// make the probabilities twice.
-bool parts_suffice(const Part* parts, int64_t count, int64_t kv_heads, int64_t threads) {
-  constexpr int64_t kMostThreads = 64;
-  threads = least(threads, kMostThreads);
-  double busy[kMostThreads] = {}, total = 0;
-  for (int64_t i = 0; i < count * kv_heads; ++i) {
-    const Part& part = parts[i / kv_heads];
-    if (part.lone) break;
-    if (part.length() > kMostKeys) return false;
-    const double cost = static_cast<double>(part.length()) * static_cast<double>(part.length());
-    *std::min_element(busy, busy + threads) += cost;
-    total += cost;
-  }
-  return *std::max_element(busy, busy + threads) * static_cast<double>(threads) <= 1.4 * total;
-}
-
 void attention_bwd(const StepArgs& args) {
   const Backward b = backward_of(args);
   const Heads& h = b.heads;
   std::byte* base = aligned(args.scratch);
   Carve carve(base);
-  Part* parts = carve.take<Part>(b.tokens);
+  AttentionPart* parts = carve.take<AttentionPart>(b.tokens);
   std::byte* works = base + carve.used();
   const int64_t work_bytes = Work(h, b.tokens, nullptr).bytes;
-  const int64_t count = find_parts(b, parts);
+  const int64_t count = find_parts(b.begin, b.tokens, parts);
   const Wants wants{args.out[0] ? true : false, args.out[1] ? true : false,
                     args.out[2] ? true : false};
   const bool keys_wanted = wants.dk || wants.dv;
-  const bool whole = parts_suffice(parts, count, h.kv_heads, args.pool->threads());
+  const bool whole = parts_suffice(parts, count, h.kv_heads, args.pool->threads(), kMostKeys);
   const int64_t positions = chunk_positions(h);
   // How many tasks a part is cut into: those that own keys, then those that own rows.
-  auto key_tasks = [&](const Part& p) {
+  auto key_tasks = [&](const AttentionPart& p) {
     if (whole || p.lone) return int64_t{1};
     return keys_wanted ? up(p.length(), kOwned) / kOwned : 0;
   };
-  auto row_tasks = [&](const Part& p) {
+  auto row_tasks = [&](const AttentionPart& p) {
     return whole || p.lone || !wants.dq ? 0 : up(p.length(), positions) / positions;
   };
   int64_t tasks = 0;
@@ -104,7 +62,7 @@ void attention_bwd(const StepArgs& args) {
   args.pool->parallel(tasks * h.kv_heads, [&](int64_t task, int worker) {
     const int64_t kv = task % h.kv_heads;
     int64_t i = task / h.kv_heads;
-    const Part* part = parts;
+    const AttentionPart* part = parts;
     for (int64_t n; i >= (n = key_tasks(*part) + row_tasks(*part)); ++part) i -= n;
     if (part->lone) return lone_rows(b, kv, part->start, part->stop);
     const Work w(h, b.tokens, works + worker * work_bytes);
@@ -129,7 +87,7 @@ size_t attention_bwd_scratch(const StepArgs& args, int threads) {
   const Heads h(attr<AttentionAttr>(*args.step));
   const int64_t tokens = args.in[1].rows;
   Carve carve(nullptr);
-  carve.take<Part>(tokens);
+  carve.take<AttentionPart>(tokens);
   return static_cast<size_t>(64 + carve.used() + Work(h, tokens, nullptr).bytes * threads);
 }
 

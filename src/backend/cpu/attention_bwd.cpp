@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention backward: bound by multiply-adds. The probabilities are made again from q, k and lse,
-// block by block: once by query blocks for dq, once by key blocks for dk and dv, which makes seven
-// products of the five that are counted. Reaches 30 to 40 % of one core's peak, of the five
-// (Emerald Rapids, AVX-512, 2026-11).
+// block by block. Where the pack has enough parts for the threads, one task makes dq, dk and dv of
+// a part; otherwise tasks own queries (dq) or keys (dk, dv), which makes seven products of five.
 //
-// Every sum continues in the inner kernel from where the block before left it, and what lies
-// outside a row's range adds exact zeros: where blocks begin leaves no trace in the bits.
+// Every sum continues in the inner kernel from where the block before left it: dq over keys in
+// order, dk and dv over heads, then rows. What lies outside a row's range adds exact zeros. So
+// neither where blocks begin nor who makes what leaves a trace in the bits.
 #include "backend/cpu/accepts.h"
+#include "backend/cpu/attention_parts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,6 +23,10 @@ namespace {
 constexpr int64_t kRows = 96;   // of queries in a block, at most
 constexpr int64_t kKeys = 96;   // of keys in a block of the pass for dq
 constexpr int64_t kOwned = 64;  // keys of one task of the pass for dk and dv
+constexpr int64_t kBlock = 64;  // rows and keys of a block of the one pass for all
+constexpr int64_t kBlockLd = kBlock + 16;
+constexpr int64_t kBlockSums = kBlock + kMaxRows;  // rows of dk and dv that a block's tiles touch
+constexpr int64_t kMostKeys = 8192;                // of a part that is made in one pass
 
 struct Inputs {
   const Operand &dy, &q, &k, &v, &y, &lse;
@@ -43,6 +48,7 @@ struct Inputs {
 struct Work {
   float *q, *dy, *packed_q, *packed_dy, *packed_k, *packed_v, *p, *ds, *packed, *sum0, *sum1;
   float *lse, *delta;
+  float *part_k, *part_v, *part_dk, *part_dv;  // of all blocks of a part, in one pass
   int32_t *low, *high;
   int64_t floats, width, sums_ld;
   Work(const Inputs& in, float* base) {
@@ -70,6 +76,11 @@ struct Work {
     delta = take(width);
     low = reinterpret_cast<int32_t*>(take(width));
     high = reinterpret_cast<int32_t*>(take(width));
+    const int64_t blocks = (std::min(in.tokens, kMostKeys) + kBlock - 1) / kBlock;
+    part_k = take(blocks * kBlock * e);
+    part_v = take(blocks * kBlock * e);
+    part_dk = take(blocks * kBlockSums * sums_ld);
+    part_dv = take(blocks * kBlockSums * sums_ld);
     floats = at;
   }
 };
@@ -142,18 +153,41 @@ void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_
            dq.dtype);
 }
 
-// dk and dv of keys [j0, j1) of one kv head: its query heads in order, their rows in order. Scores
-// lie as [rows][keys].
-void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t j1,
+void put_keys(const Inputs& in, const Work& w, const float* from, const Operand& to, int64_t kv,
+              int64_t j0, int64_t keys) {
+  for (int64_t j = 0; to && j < keys; ++j)
+    narrow(from + j * w.sums_ld, in.e, in.head_at(to, j0 + j, kv), to.dtype);
+}
+
+// Scores and dy·v of rows from t0 of a head and of keys from j0, as [rows][keys] `ld` apart, into p
+// and ds.
+void soften(const Inputs& in, const Work& w, int64_t head, int64_t t0, int64_t rows, int64_t j0,
+            int64_t keys, int64_t ld) {
+  const hn::RebindToSigned<DF> di;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t t = t0 + r;
+    const VF lse = set(in.lse_of(t, head)), delta = set(in.deltas[t * in.heads + head]);
+    const auto lo = hn::Set(di, static_cast<int32_t>(in.first(t) - j0));
+    const auto hi = hn::Set(di, static_cast<int32_t>(t + 1 - j0));
+    for (int64_t j = 0; j < keys; j += kLanes) {
+      const auto at = hn::Iota(di, static_cast<int32_t>(j));
+      probabilities(w.p + r * ld + j, w.ds + r * ld + j, lse, delta, set(in.scale),
+                    hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
+    }
+  }
+}
+
+// dk and dv of keys [j0, j1) of one kv head of a part that ends at `end`: its query heads in order,
+// their rows in order.
+void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t j1, int64_t end,
                const Operand& dk, const Operand& dv) {
   const int64_t keys = j1 - j0, e = in.e;
   int64_t stop = j1;  // begin and window never decrease, so the rows that see a key are a stretch
-  while (stop < in.tokens && in.first(stop) < j1) ++stop;
+  while (stop < end && in.first(stop) < j1) ++stop;
   pack_cols({in.head_at(in.k, j0, kv), in.k.ld, true, in.k.dtype}, keys, e, w.packed_k);
   pack_cols({in.head_at(in.v, j0, kv), in.v.ld, true, in.v.dtype}, keys, e, w.packed_v);
   std::fill_n(w.sum0, w.width * w.sums_ld, 0.0f);
   std::fill_n(w.sum1, w.width * w.sums_ld, 0.0f);
-  const hn::RebindToSigned<DF> di;
   for (int64_t head = kv * in.group; head < (kv + 1) * in.group; ++head)
     for (int64_t t0 = j0; t0 < stop; t0 += kRows) {
       const int64_t rows = std::min(kRows, stop - t0);
@@ -163,17 +197,7 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
       multiply_panels(rows, keys, e, {w.packed_q}, {w.packed_k}, {w.p, w.width, in.scale},
                       Finish::kWrite);
       multiply_panels(rows, keys, e, {w.packed_dy}, {w.packed_v}, {w.ds, w.width}, Finish::kWrite);
-      for (int64_t r = 0; r < rows; ++r) {
-        const int64_t t = t0 + r;
-        const VF lse = set(in.lse_of(t, head)), delta = set(in.deltas[t * in.heads + head]);
-        const auto lo = hn::Set(di, static_cast<int32_t>(in.first(t) - j0));
-        const auto hi = hn::Set(di, static_cast<int32_t>(t + 1 - j0));
-        for (int64_t j = 0; j < keys; j += kLanes) {
-          const auto at = hn::Iota(di, static_cast<int32_t>(j));
-          probabilities(w.p + r * w.width + j, w.ds + r * w.width + j, lse, delta, set(in.scale),
-                        hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
-        }
-      }
+      soften(in, w, head, t0, rows, j0, keys, w.width);
       if (dv)
         multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, w, dy, in.dy, rows),
                         {w.sum1, w.sums_ld}, Finish::kContinue);
@@ -181,12 +205,77 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
         multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, w, q, in.q, rows),
                         {w.sum0, w.sums_ld}, Finish::kContinue);
     }
-  auto put = [&](const float* from, const Operand& to) {
-    for (int64_t j = 0; to && j < keys; ++j)
-      narrow(from + j * w.sums_ld, e, in.head_at(to, j0 + j, kv), to.dtype);
-  };
-  put(w.sum0, dk);
-  put(w.sum1, dv);
+  put_keys(in, w, w.sum0, dk, kv, j0, keys);
+  put_keys(in, w, w.sum1, dv, kv, j0, keys);
+}
+
+// dq, dk and dv of rows and keys [start, stop) of one kv head.
+void whole_part(const Inputs& in, const Work& w, int64_t kv, int64_t start, int64_t stop,
+                const Operand& dq, const Operand& dk, const Operand& dv) {
+  const int64_t e = in.e, blocks = (stop - start + kBlock - 1) / kBlock;
+  auto keys_of = [&](int64_t b) { return std::min(kBlock, stop - start - b * kBlock); };
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t j0 = start + b * kBlock;
+    pack_cols({in.head_at(in.k, j0, kv), in.k.ld, true, in.k.dtype}, keys_of(b), e,
+              w.part_k + b * kBlock * e);
+    pack_cols({in.head_at(in.v, j0, kv), in.v.ld, true, in.v.dtype}, keys_of(b), e,
+              w.part_v + b * kBlock * e);
+  }
+  std::fill_n(w.part_dk, blocks * kBlockSums * w.sums_ld, 0.0f);
+  std::fill_n(w.part_dv, blocks * kBlockSums * w.sums_ld, 0.0f);
+  for (int64_t head = kv * in.group; head < (kv + 1) * in.group; ++head)
+    for (int64_t t0 = start; t0 < stop; t0 += kBlock) {
+      const int64_t rows = std::min(kBlock, stop - t0);
+      const void *q = in.head_at(in.q, t0, head), *dy = in.head_at(in.dy, t0, head);
+      pack_rows({q, in.q.ld, false, in.q.dtype}, rows, e, w.packed_q);
+      pack_rows({dy, in.dy.ld, false, in.dy.dtype}, rows, e, w.packed_dy);
+      std::fill_n(w.sum0, packed_rows(rows) * w.sums_ld, 0.0f);
+      const int64_t last = (t0 - start) / kBlock;
+      for (int64_t b = std::max<int64_t>(0, in.first(t0) - start) / kBlock; b <= last; ++b) {
+        const int64_t j0 = start + b * kBlock, keys = keys_of(b), sums = b * kBlockSums * w.sums_ld;
+        multiply_panels(rows, keys, e, {w.packed_q}, {w.part_k + b * kBlock * e},
+                        {w.p, kBlockLd, in.scale}, Finish::kWrite);
+        multiply_panels(rows, keys, e, {w.packed_dy}, {w.part_v + b * kBlock * e}, {w.ds, kBlockLd},
+                        Finish::kWrite);
+        soften(in, w, head, t0, rows, j0, keys, kBlockLd);
+        if (dv)
+          multiply_panels(keys, e, rows, {w.p, kBlockLd}, columns(in, w, dy, in.dy, rows),
+                          {w.part_dv + sums, w.sums_ld}, Finish::kContinue);
+        if (dk)
+          multiply_panels(keys, e, rows, {w.ds, kBlockLd}, columns(in, w, q, in.q, rows),
+                          {w.part_dk + sums, w.sums_ld}, Finish::kContinue);
+        if (!dq) continue;
+        pack_rows({w.ds, kBlockLd}, rows, keys, w.p);
+        multiply_panels(rows, e, keys, {w.p}, columns(in, w, in.head_at(in.k, j0, kv), in.k, keys),
+                        {w.sum0, w.sums_ld}, Finish::kContinue);
+      }
+      for (int64_t r = 0; dq && r < rows; ++r)
+        narrow(w.sum0 + r * w.sums_ld, e, in.head_at(dq, t0 + r, head), dq.dtype);
+    }
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t sums = b * kBlockSums * w.sums_ld;
+    put_keys(in, w, w.part_dk + sums, dk, kv, start + b * kBlock, keys_of(b));
+    put_keys(in, w, w.part_dv + sums, dv, kv, start + b * kBlock, keys_of(b));
+  }
+}
+
+// Rows that see themselves alone, or nothing.
+void lone_rows(const Inputs& in, const Work& w, int64_t kv, int64_t start, int64_t stop,
+               const Operand& dq, const Operand& dk, const Operand& dv) {
+  const int64_t e = in.e;
+  float *zero = w.sum0, *sum = w.sum1;
+  std::fill_n(zero, e, 0.0f);
+  for (int64_t t = start; t < stop; ++t) {
+    std::fill_n(sum, e, 0.0f);
+    for (int64_t head = kv * in.group; head < (kv + 1) * in.group; ++head) {
+      if (dq) narrow(zero, e, in.head_at(dq, t, head), dq.dtype);
+      if (in.begin[t] > t) continue;
+      widen(in.head_at(in.dy, t, head), in.dy.dtype, e, w.dy);
+      for (int64_t i = 0; i < e; ++i) sum[i] += w.dy[i];
+    }
+    if (dk) narrow(zero, e, in.head_at(dk, t, kv), dk.dtype);
+    if (dv) narrow(sum, e, in.head_at(dv, t, kv), dv.dtype);
+  }
 }
 
 Inputs inputs_of(const StepArgs& args) {
@@ -208,6 +297,12 @@ Inputs inputs_of(const StepArgs& args) {
           static_cast<float*>(args.scratch)};
 }
 
+int64_t delta_floats(const Inputs& in) { return round_up(in.tokens * in.heads, 16); }
+int64_t part_floats(const Inputs& in) {
+  constexpr int64_t kPartFloats = sizeof(AttentionPart) / sizeof(float);
+  return round_up(in.tokens * kPartFloats, 16);
+}
+
 void attention_bwd(const StepArgs& args) {
   const Inputs in = inputs_of(args);
   const Operand &dq = args.out[0], &dk = args.out[1], &dv = args.out[2];
@@ -224,28 +319,47 @@ void attention_bwd(const StepArgs& args) {
         }
     });
   });
-  float* scratch = in.deltas + round_up(in.tokens * in.heads, 16);
+  AttentionPart* parts = reinterpret_cast<AttentionPart*>(in.deltas + delta_floats(in));
+  float* works = in.deltas + delta_floats(in) + part_floats(in);
   const int64_t floats = Work(in, nullptr).floats;
-  const int64_t query_blocks = (in.tokens + in.positions() - 1) / in.positions();
-  const int64_t key_blocks = (in.tokens + kOwned - 1) / kOwned;
-  const int64_t key_tasks = dk || dv ? key_blocks * in.kv_heads : 0;
-  const int64_t query_tasks = dq ? query_blocks * in.kv_heads : 0;
-  args.pool->parallel(key_tasks + query_tasks, [&](int64_t i, int worker) HWY_ATTR {
-    const Work w(in, scratch + worker * floats);
-    if (i < key_tasks) {
-      const int64_t j0 = i / in.kv_heads * kOwned;
-      key_block(in, w, i % in.kv_heads, j0, std::min(in.tokens, j0 + kOwned), dk, dv);
+  const int64_t count = find_parts(in.begin, in.tokens, parts);
+  const bool whole = parts_suffice(parts, count, in.kv_heads, args.pool->threads(), kMostKeys);
+  // How many tasks a part is cut into: those that own keys, then those that own queries.
+  auto key_tasks = [&](const AttentionPart& p) {
+    if (whole || p.lone) return int64_t{1};
+    return dk || dv ? (p.length() + kOwned - 1) / kOwned : 0;
+  };
+  auto query_tasks = [&](const AttentionPart& p) {
+    if (whole || p.lone || !dq) return int64_t{0};
+    return (p.length() + in.positions() - 1) / in.positions();
+  };
+  int64_t tasks = 0;
+  for (int64_t i = 0; i < count; ++i) tasks += key_tasks(parts[i]) + query_tasks(parts[i]);
+  args.pool->parallel(tasks * in.kv_heads, [&](int64_t task, int worker) HWY_ATTR {
+    const Work w(in, works + worker * floats);
+    const int64_t kv = task % in.kv_heads;
+    int64_t i = task / in.kv_heads;
+    const AttentionPart* part = parts;
+    for (int64_t n; i >= (n = key_tasks(*part) + query_tasks(*part)); ++part) i -= n;
+    if (part->lone) {
+      lone_rows(in, w, kv, part->start, part->stop, dq, dk, dv);
+    } else if (whole) {
+      whole_part(in, w, kv, part->start, part->stop, dq, dk, dv);
+    } else if (i < key_tasks(*part)) {
+      const int64_t j0 = part->start + i * kOwned;
+      key_block(in, w, kv, j0, std::min<int64_t>(part->stop, j0 + kOwned), part->stop, dk, dv);
     } else {
-      i -= key_tasks;
-      const int64_t t0 = (query_blocks - 1 - i / in.kv_heads) * in.positions();
-      query_block(in, w, i % in.kv_heads, t0, std::min(in.tokens, t0 + in.positions()), dq);
+      // Later rows see more keys.
+      i = query_tasks(*part) - 1 - (i - key_tasks(*part));
+      const int64_t t0 = part->start + i * in.positions();
+      query_block(in, w, kv, t0, std::min<int64_t>(part->stop, t0 + in.positions()), dq);
     }
   });
 }
 
 size_t attention_bwd_scratch(const StepArgs& args, int threads) {
   const Inputs in = inputs_of(args);
-  const int64_t floats = round_up(in.tokens * in.heads, 16) + Work(in, nullptr).floats * threads;
+  const int64_t floats = delta_floats(in) + part_floats(in) + Work(in, nullptr).floats * threads;
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
