@@ -48,7 +48,9 @@ done
 mkdir -p out/compare "$cache"
 venv=$(realpath -m "$venv") cache=$(realpath "$cache")
 
-has() { "$python" -c "import importlib.metadata as m, sys; sys.exit(m.version('$1') != '$2')" 2>/dev/null; }
+has() {
+  "$python" -c "import importlib.metadata as m; exit(m.version('$1') != '$2')" 2>/dev/null
+}
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
 
 # llama-cpp-python without its library, and the library built from the sources inside it: natively,
@@ -112,7 +114,8 @@ fi
 say "making the model"
 "$python" tools/compare/make_model.py out/compare
 status=0
-LLAMA_CPP_LIB_PATH=$llama "$python" tools/compare/run.py --folder out/compare --wick "$(realpath "$wick")" --shim "$shim" \
+LLAMA_CPP_LIB_PATH=$llama "$python" tools/compare/run.py --folder out/compare \
+  --wick "$(realpath "$wick")" --shim "$shim" \
   ${out:+--out "$out"} "${pass[@]}" || status=$?
 if [ -z "$out" ] && [ $status -ne 1 ]; then python3 tools/compare/table.py; fi
 exit $status

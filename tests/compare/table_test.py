@@ -74,6 +74,18 @@ class TableTest(unittest.TestCase):
         self.assertIn("| what | type | ms (p10–p90) | GFLOP/s | kernels |", text)
         self.assertIn("| softmax 1024 | f32 | 0.500 (0.400–0.600) | 20.0 | 3 |", text)
 
+    def test_the_peer_stands_beside_the_same_operation_and_type(self):
+        r = results([])
+        line = {"bench": "ops", "what": "matmul", "dtype": "f32", "ms": 2.0}
+        peer = [{"bench": "ops", "what": "matmul", "dtype": "f32", "ms": 3.0},
+                {"bench": "ops", "what": "matmul", "dtype": "bf16", "ms": 1.0},
+                {"bench": "ops", "what": "softmax", "dtype": "f32", "ms": 5.0}]
+        r["bench"] = {"f32": {"lines": [line], "peer": peer}}
+        text = table.page([r])
+        self.assertIn("| matmul | f32 | 2.00 | 3.00 | 1.50 |", text)
+        self.assertIn("| softmax | f32 |  | 5.00 |  |", text)
+        self.assertNotIn("bf16 |", text.split("wick's own tables")[1])
+
     def test_no_results_no_tables(self):
         self.assertIn("No results are kept yet.", table.page([]))
 

@@ -224,8 +224,8 @@ def all_cases(s):
     def peer_case(group, engine, package, bits, configuration, command, rungs, suffix="", **more):
         key = {"llama.cpp": "llama", "PyTorch + PEFT": "torch", "PyTorch": "torch"}.get(engine,
                                                                                           "mlx")
-        cases.append(Case(f"{group}/{key}-{bits}{suffix}", group, engine, package, bits, configuration,
-                          command, last_object, rungs, **more))
+        cases.append(Case(f"{group}/{key}-{bits}{suffix}", group, engine, package, bits,
+                          configuration, command, last_object, rungs, **more))
 
     for bits in ("bf16", "f32"):
         wick_case("train", bits, command=wick_train(bits), read=read_wick_train)

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One case of the comparison in PyTorch, transformers and PEFT; prints one JSON object.
 
-    python tools/compare/peer_torch.py train|prefill|decode|reference FOLDER [--dtype bf16] …
+    python tools/compare/peer_torch.py train|prefill|decode|ops|reference FOLDER [--dtype bf16] …
 
-FOLDER is what make_model.py wrote. `reference` prints what the others are checked against: ten
+FOLDER is what make_model.py wrote. `ops` gives single operations by the names that `wick bench` has
+for them, `reference` prints what the others are checked against: ten
 losses and the likeliest next tokens of both prompts, in f32.
 """
 
@@ -41,20 +42,24 @@ def train(args, ids, steps):
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=args.learning_rate, weight_decay=0.01, fused=True)
     forward = torch.compile(model) if args.compile else model
-    losses, ms = [], []
+    losses, ms, forward_ms, backward_ms = [], [], [], []
     for step in range(steps):
         since = time.perf_counter()
         row = torch.tensor(ids["rows"][step % len(ids["rows"])]["ids"])
         logits = forward(input_ids=row[None, :-1], use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[0].float(), row[1:])
+        middle = time.perf_counter()
         loss.backward()
+        forward_ms.append(1e3 * (middle - since))
+        backward_ms.append(1e3 * (time.perf_counter() - middle))
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
         ms.append(1e3 * (time.perf_counter() - since))
     adapter = {str(p.dtype).removeprefix("torch.") for p in parameters}
-    return {"ms": ms[args.warmup:], "losses": losses, "adapter_dtype": sorted(adapter)}
+    return {"ms": ms[args.warmup:], "losses": losses, "adapter_dtype": sorted(adapter),
+            "forward_ms": forward_ms[args.warmup:], "backward_ms": backward_ms[args.warmup:]}
 
 
 @torch.inference_mode()
@@ -87,9 +92,46 @@ def decode(args, ids):
     return {"ms": ms[1 + args.warmup:], "first_token": tokens[0], "tokens": tokens, "top": top}
 
 
+@torch.inference_mode()
+def ops(args):
+    functional, kind, lines = torch.nn.functional, DTYPES[args.dtype], []
+
+    def draw(*shape):
+        return torch.randn(shape).to(kind)
+
+    def measure(bench, what, run):
+        for _ in range(3):
+            run()
+        ms, end = [], time.perf_counter() + args.seconds
+        while time.perf_counter() < end or len(ms) < 5:
+            since = time.perf_counter()
+            run()
+            ms.append(1e3 * (time.perf_counter() - since))
+        ms.sort()
+        lines.append({"bench": bench, "what": what, "dtype": args.dtype, "ms": ms[len(ms) // 2],
+                      "ms_p10": ms[len(ms) // 10], "ms_p90": ms[len(ms) * 9 // 10]})
+
+    x, w, gain = draw(1024, 1024), draw(1024, 1024), draw(1024)
+    measure("ops", "softmax 1024 x 1024", lambda: functional.softmax(x, -1))
+    measure("ops", "layer_norm 1024 x 1024", lambda: functional.layer_norm(x, (1024,), gain, gain))
+    measure("ops", "rms_norm 1024 x 1024", lambda: functional.rms_norm(x, (1024,), gain, 1e-6))
+    measure("ops", "matmul 1024 x 1024 x 1024", lambda: functional.linear(x, w))
+    q, k, v = draw(1, 14, 1024, 64), draw(1, 2, 1024, 64), draw(1, 2, 1024, 64)
+    measure("ops", "attention 1024, 14/2 heads of 64, causal",
+            lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                            enable_gqa=True))
+    for size, rank in ((512, 8), (1024, 4), (1024, 8), (1024, 16), (1024, 32), (1024, 64),
+                       (2048, 8)):
+        x, w, a, b = draw(size, size), draw(size, size), draw(rank, size), draw(size, rank)
+        measure("lora", f"forward {size} x {size}, rank {rank}",
+                lambda: functional.linear(x, w) + 2.0 * functional.linear(functional.linear(x, a),
+                                                                          b))
+    return {"lines": lines}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("case", choices=["train", "prefill", "decode", "reference"])
+    parser.add_argument("case", choices=["train", "prefill", "decode", "ops", "reference"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--adapter-dtype", choices=DTYPES, default="f32")
@@ -97,6 +139,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--count", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1, help="for each operation")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -108,6 +151,8 @@ def main():
         result = prefill(args, ids)
     elif args.case == "decode":
         result = decode(args, ids)
+    elif args.case == "ops":
+        result = ops(args)
     else:
         args.warmup, args.count = 0, 1
         result = {"prefill": prefill(args, ids)["top"], "decode": decode(args, ids)["top"],

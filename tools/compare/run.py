@@ -4,8 +4,8 @@
 
 Rounds are outermost within a group, so that each engine meets the same minutes of the machine. A
 time counts only where the result was right: ten losses against f32 PyTorch's, or the first greedy
-token among the likeliest of f32 PyTorch. After every process the state is on disk, and --resume goes
-on from there.
+token among the likeliest of f32 PyTorch. After every process the state is on disk, and --resume
+goes on from there.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def measure(case, setting, record, round_index, wanted):
             record["skipped"] = f"wrong result: {wrong}"
             return
     for key in ("losses", "loss_difference", "first_token", "first_token_place", "forecast",
-                "adapter_dtype", "line", "system"):
+                "adapter_dtype", "forward_ms", "backward_ms", "line", "system"):
         if key in result and (round_index == 0 or key == "line"):
             record[key] = result[key]
     record["isa"] = rung.isa
@@ -150,20 +150,28 @@ def measure(case, setting, record, round_index, wanted):
 
 
 def bench(setting, options, state, save):
-    """wick's own tables, one process per type."""
-    for name, words in (("auto", ["--dtype", "auto"]), ("f32", ["--dtype", "f32"])):
-        if options.resume and name in state["bench"]:
+    """wick's own tables, one process per type, and PyTorch's single operations beside them."""
+    seconds = ["--seconds", "0.3"] if options.quick else []
+    for dtype, tables in (("auto", ["all"]), ("f32", ["ops", "lora", "gradient"])):
+        if dtype in state["bench"]:
             continue
-        tables = ["all"] if name == "auto" else ["ops"]
-        command = [setting.wick, "bench", *tables, "--model", setting.folder / "model", *words,
-                   "--threads", str(setting.threads), "--json",
-                   *(["--seconds", "0.3"] if options.quick else [])]
-        say(f"wick bench {tables[0]} --dtype {name}")
-        done = run_process([str(word) for word in command], None, 900)
+        say(f"wick bench {' '.join(tables)} --dtype {dtype}")
+        done = run_process([str(word) for word in (
+            setting.wick, "bench", *tables, "--model", setting.folder / "model", "--dtype", dtype,
+            "--threads", setting.threads, "--json", *seconds)], None, 1200)
         lines = [json.loads(x) for x in done.output.splitlines() if x.startswith("{")]
-        state["bench"][name] = {"lines": [x for x in lines if "bench" in x], "date": now()}
+        run = {"lines": [x for x in lines if "bench" in x], "peer": [], "date": now()}
         if done.code != 0:
-            state["bench"][name]["skipped"] = done.why()
+            run["skipped"] = done.why()
+        types = {x.get("dtype") for x in run["lines"]} & {"f32", "bf16"}
+        for kind in sorted(types):
+            rung = case_list.torch_rungs(setting, kind, True)[0]
+            peer = run_process([str(word) for word in (
+                sys.executable, case_list.HERE / "peer_torch.py", "ops", setting.folder,
+                "--dtype", kind, "--threads", setting.threads, *seconds)], rung.environment, 180)
+            if peer.code == 0:
+                run["peer"] += case_list.last_object(peer.output, setting)["lines"]
+        state["bench"][dtype] = run
         save()
 
 

@@ -27,18 +27,18 @@ tables.
 How it is measured:
 
 - All engines read the same random weights of Qwen2.5-0.5B's shape (24 layers, hidden 896, 14 query
-  and 2 KV heads of 64, ffn 4864, vocabulary 151,936, tied head), the same adapter with B ≠ 0, and the
-  same token ids; every position is supervised, the loss is the exact cross-entropy, AdamW and
+  and 2 KV heads of 64, ffn 4864, vocabulary 151,936, tied head), the same adapter with B ≠ 0, and
+  the same token ids; every position is supervised, the loss is the exact cross-entropy, AdamW and
   clipping at norm 1.
 - One process per measurement, in turn (A/B/A/B), all with the same number of threads. A ratio is
   taken within a round; the table shows the median of the rounds and the lowest and highest one.
-- A time counts only where the result was right. Training: the losses of ten steps against PyTorch in
-  f32 (within 1e-4 for f32). Prefill and decoding: the first greedy token is among PyTorch's likeliest
-  in f32 (the first for f32, of the first 4 for bf16 and 8 bits, of the first 1,000 for 4
-  bits; of 151,936).
+- A time counts only where the result was right. Training: the losses of ten steps against PyTorch
+  in f32 (within 1e-4 for f32, 1e-2 for bf16). Prefill and decoding: the first greedy token is among
+  PyTorch's likeliest in f32 (the first for f32, of the first 4 for bf16 and 8 bits, of the first
+  1,000 for 4 bits; of 151,936).
 - Peers run at their best: llama.cpp is built for the machine; where a hypervisor hides the CPUID
-  leaf that describes AMX, a preload library shows it to them. A peer that crashes is started again on
-  its next lower instruction set, and the table says so.
+  leaf that describes AMX, a preload library shows it to them. A peer that crashes is started again
+  on its next lower instruction set, and the table says so.
 - Peak memory is the process's largest resident size as the kernel counts it, file pages included.
 - The ratio is the peer's time over wick's: above 1, wick is faster. `mlx-lm` is shown but never the
   strongest peer, since its CPU back end is not what it is made for.
@@ -58,7 +58,8 @@ BENCHES = {
     "prefill": "Prefill", "decode": "Decoding", "generate": "Generation",
     "kv-cache": "KV cache on and off", "sampling": "Sampling over 32,000 entries",
     "memory": "Memory", "components": "Components of a layer", "attention": "Flash attention",
-    "batch": "Batch sizes", "shapes": "Larger shapes", "merge": "Merging", "profile": "Where the time goes",
+    "batch": "Batch sizes", "shapes": "Larger shapes", "merge": "Merging",
+    "profile": "Where the time goes",
 }
 
 
@@ -177,7 +178,8 @@ def group_table(results, group):
         rows.append([
             f"**{case['engine']}**" if is_wick(case) else f"{case['engine']} {version}",
             case["configuration"], case["isa"], TYPES[case["bits"]],
-            f"{number(median(times))} ({number(quantile(times, .1))}–{number(quantile(times, .9))})",
+            f"{number(median(times))} "
+            f"({number(quantile(times, 0.1))}–{number(quantile(times, 0.9))})",
             tokens, rate,
             "" if is_wick(case) else ratio_text(case, own.get(case["bits"])),
             "" if is_wick(case) or not best else ratio_text(case, best),
@@ -236,14 +238,42 @@ HIDDEN = {"bench", "shape", "device", "isa", "threads", "weight_dtype", "ms_p10"
           "gflop", "losses", "utilisation"}
 NAMES = {"what": "what", "dtype": "type", "ms": "ms (p10–p90)", "tokens_per_second": "tokens/s",
          "gflops": "GFLOP/s", "percent_of_peak": "% of peak", "peak_bytes": "peak memory",
-         "bytes": "bytes", "batch": "batch", "seq": "tokens", "rank": "rank", "targets": "targets"}
+         "bytes": "bytes", "batch": "batch", "seq": "tokens", "rank": "rank", "targets": "targets",
+         "peer_ms": "PyTorch, ms", "peer_ratio": "time over wick's"}
 
 
-def bench_table(lines):
+def peer_times(results):
+    """(bench, what, type) -> milliseconds of PyTorch, where it was timed on the same thing."""
+    found = {}
+    for run in results["bench"].values():
+        for line in run.get("peer", []):
+            found[line["bench"], line["what"], line["dtype"]] = line["ms"]
+    for case in results["cases"]:
+        if case["id"] in ("train/torch-f32", "train/torch-bf16") and case.get("forward_ms"):
+            forward, backward = median(case["forward_ms"]), median(case["backward_ms"])
+            for what, ms in (("forward", forward), ("backward", backward),
+                             ("total", forward + backward)):
+                found["gradient", what, case["bits"]] = ms
+    return found
+
+
+def bench_table(lines, peers):
+    name = lines[0]["bench"]
+    shown = {(line["what"], line.get("dtype")) for line in lines}
+    types = {line.get("dtype") for line in lines}
+    for (bench, what, dtype), ms in peers.items():
+        if bench == name and dtype in types and (what, dtype) not in shown:
+            lines.append({"bench": name, "what": what, "dtype": dtype, "peer_ms": ms})
     for line in lines:
+        key = (name, line["what"], line.get("dtype"))
+        if key in peers and line.get("batch", 1) == 1:
+            line["peer_ms"] = peers[key]
+            if line.get("ms"):
+                line["peer_ratio"] = peers[key] / line["ms"]
         if line.get("gflop") and line.get("ms"):
             line["gflops"] = line["gflop"] / line["ms"] * 1e3
-    order = ["what", "dtype", "batch", "seq", "rank", "targets", "ms", "tokens_per_second", "gflops",
+    order = ["what", "dtype", "batch", "seq", "rank", "targets", "ms", "peer_ms", "peer_ratio",
+             "tokens_per_second", "gflops",
              "percent_of_peak", "bytes", "peak_bytes"]
     known = set(order) | HIDDEN
     extra = []
@@ -263,12 +293,14 @@ def bench_part(results):
         lines += [dict(line) for line in run["lines"]]
     if not lines:
         return ""
-    text = "### wick's own tables\n\n`wick bench all`, on the same weights.\n"
+    peers = peer_times(results)
+    text = "### wick's own tables\n\n`wick bench all`, on the same weights"
+    text += "; PyTorch's time, where it has one, from the same minutes.\n" if peers else ".\n"
     names = [*BENCHES, *sorted({x["bench"] for x in lines} - set(BENCHES))]
     for name in names:
         own = [line for line in lines if line["bench"] == name]
         if own:
-            text += f"\n#### {BENCHES.get(name, name)}\n\n{bench_table(own)}"
+            text += f"\n#### {BENCHES.get(name, name)}\n\n{bench_table(own, peers)}"
     for name, run in results["bench"].items():
         if "skipped" in run:
             text += f"\nwick bench with --dtype {name} ended early: {run['skipped']}.\n"
