@@ -86,6 +86,13 @@ class TableTest(unittest.TestCase):
         self.assertIn("| softmax | f32 |  | 5.00 |  |", text)
         self.assertNotIn("bf16 |", text.split("wick's own tables")[1])
 
+    def test_larger_shapes_have_a_table_of_their_own(self):
+        r = results([])
+        r["bench"] = {"qwen2.5-3b": {"lines": [{"bench": "train", "what": "step", "ms": 9.0}]}}
+        text = table.page([r])
+        self.assertIn("#### Larger shapes", text)
+        self.assertIn("qwen2.5-3b: train, step", text)
+
     def test_no_results_no_tables(self):
         self.assertIn("No results are kept yet.", table.page([]))
 

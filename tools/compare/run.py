@@ -149,30 +149,66 @@ def measure(case, setting, record, round_index, wanted):
         "steal": round(done.steal, 4), "load": round(done.load, 2), "date": now()})
 
 
-def bench(setting, options, state, save):
-    """wick's own tables, one process per type, and PyTorch's single operations beside them."""
+def available_bytes():
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":") for line in file)
+        return 1024 * int(fields["MemAvailable"].split()[0])
+    except (OSError, KeyError):
+        return float("inf")
+
+
+def bench_runs(setting, options):
+    """(name, flags, which lines are kept) of the processes that make wick's own tables."""
+    own = ["--model", setting.folder / "model"]
     seconds = ["--seconds", "0.3"] if options.quick else []
-    for dtype, tables in (("auto", ["all"]), ("f32", ["ops", "lora", "gradient"])):
-        if dtype in state["bench"]:
+    yield "auto", ["all", *own, *seconds], lambda bench: bench != "profile"
+    yield "f32", ["ops", "lora", "gradient", *own, "--dtype", "f32", *seconds], lambda bench: True
+    yield ("profile", ["train", "prefill", "decode", *own, "--profile", *seconds],
+           lambda bench: bench == "profile")
+    for shape, weights in (("qwen2.5-3b", 6.2e9), ("qwen2.5-7b", 15.3e9)):
+        if not options.quick:
+            yield (shape, None if available_bytes() < 1.3 * weights else
+                   ["train", "prefill", "decode", "--shape", shape, "--iters", "3",
+                    "--warmup", "1"], lambda bench: True)
+
+
+def bench(setting, options, state, save, deadline):
+    """wick's own tables, and PyTorch's single operations beside them. True when all is done."""
+    for name, words, kept in bench_runs(setting, options):
+        if name in state["bench"]:
             continue
-        say(f"wick bench {' '.join(tables)} --dtype {dtype}")
+        if time.monotonic() > deadline:
+            return False
+        run = {"lines": [], "peer": [], "date": now()}
+        state["bench"][name] = run
+        if words is None:
+            run["skipped"] = "not enough free memory"
+            continue
+        say(f"  wick bench {name}")
         done = run_process([str(word) for word in (
-            setting.wick, "bench", *tables, "--model", setting.folder / "model", "--dtype", dtype,
-            "--threads", setting.threads, "--json", *seconds)], None, 1200)
+            setting.wick, "bench", *words, "--threads", setting.threads, "--json")], None, 1200)
         lines = [json.loads(x) for x in done.output.splitlines() if x.startswith("{")]
-        run = {"lines": [x for x in lines if "bench" in x], "peer": [], "date": now()}
+        run["lines"] = [x for x in lines if "bench" in x and kept(x["bench"])]
         if done.code != 0:
             run["skipped"] = done.why()
-        types = {x.get("dtype") for x in run["lines"]} & {"f32", "bf16"}
-        for kind in sorted(types):
-            rung = case_list.torch_rungs(setting, kind, True)[0]
-            peer = run_process([str(word) for word in (
-                sys.executable, case_list.HERE / "peer_torch.py", "ops", setting.folder,
-                "--dtype", kind, "--threads", setting.threads, *seconds)], rung.environment, 180)
-            if peer.code == 0:
-                run["peer"] += case_list.last_object(peer.output, setting)["lines"]
-        state["bench"][dtype] = run
+        if name in ("auto", "f32"):
+            run["peer"] = peer_ops(setting, options, {x.get("dtype") for x in run["lines"]})
         save()
+    return True
+
+
+def peer_ops(setting, options, types):
+    lines = []
+    for kind in sorted(types & {"f32", "bf16"}):
+        rung = case_list.torch_rungs(setting, kind, True)[0]
+        done = run_process([str(word) for word in (
+            sys.executable, case_list.HERE / "peer_torch.py", "ops", setting.folder, "--dtype", kind,
+            "--threads", setting.threads, "--seconds", 0.3 if options.quick else 1)],
+            rung.environment, 180)
+        if done.code == 0:
+            lines += case_list.last_object(done.output, setting)["lines"]
+    return lines
 
 
 def main():
@@ -244,10 +280,7 @@ def main():
                     ms = sorted(record["rounds"][-1]["ms"])
                     say(f"  round {index + 1}/{rounds} {case.id}: {ms[len(ms) // 2]:.1f} ms")
     if fnmatch.fnmatch("bench", options.only) and not stopped:
-        if time.monotonic() > deadline:
-            stopped = True
-        else:
-            bench(setting, options, state, save)
+        stopped = not bench(setting, options, state, save, deadline)
     results = {**identity, "machine": machine, "started": state["started"], "finished": now(),
                "rounds": rounds, "shim": bool(options.shim), "work": case_list.work(),
                "learning_rate": case_list.LEARNING_RATE,

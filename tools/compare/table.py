@@ -289,8 +289,13 @@ def bench_table(lines, peers):
 
 def bench_part(results):
     lines = []
-    for run in results["bench"].values():
-        lines += [dict(line) for line in run["lines"]]
+    for name, run in results["bench"].items():
+        for line in run["lines"]:
+            line = dict(line)
+            if name not in ("auto", "f32", "profile"):
+                line["what"] = f"{name}: {line['bench']}, {line['what']}"
+                line["bench"] = "shapes"
+            lines.append(line)
     if not lines:
         return ""
     peers = peer_times(results)
@@ -303,7 +308,7 @@ def bench_part(results):
             text += f"\n#### {BENCHES.get(name, name)}\n\n{bench_table(own, peers)}"
     for name, run in results["bench"].items():
         if "skipped" in run:
-            text += f"\nwick bench with --dtype {name} ended early: {run['skipped']}.\n"
+            text += f"\nLeft out of wick bench ({name}): {run['skipped']}.\n"
     return text
 
 
