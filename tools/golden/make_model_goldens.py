@@ -50,12 +50,14 @@ class Case:
     shard_size: str | None = None
     rank: int = 4
     alpha: int = 8
+    rslora: bool = False  # scaled by alpha / sqrt(rank)
     targets: list = field(default_factory=lambda: list(ALL_LINEAR))
     layers: list | None = None  # adapters in these layers only
     full: str | None = None  # full training: gradients of "all" weights, or of "some"
 
 
 SMALL = dict(hidden_size=40, intermediate_size=56, vocab_size=131, num_hidden_layers=2)
+TINY = dict(hidden_size=24, intermediate_size=40, vocab_size=97)
 WIDE = dict(hidden_size=72, intermediate_size=104, vocab_size=257, num_hidden_layers=2)
 
 CASES = [
@@ -109,6 +111,24 @@ CASES = [
              max_position_embeddings=128,
              rope_parameters=dict(rope_type="default", rope_theta=1000000.0)),
         old_style=True, rank=8, alpha=16, targets=["q_proj", "k_proj", "v_proj", "o_proj"],
+    ),
+    Case(
+        "llama_mlp_bias_linear_rope", "llama", 17,
+        dict(TINY, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             tie_word_embeddings=False, mlp_bias=True, rms_norm_eps=1e-5,
+             max_position_embeddings=128,
+             rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+        old_style=True, rank=3, alpha=4, rslora=True,
+        targets=["q_proj", "v_proj", "gate_proj", "down_proj"], full="some",
+    ),
+    Case(
+        "qwen2_window", "qwen2", 18,
+        # Full attention below layer 1, a window of 5 from there on.
+        dict(TINY, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+             tie_word_embeddings=False, use_sliding_window=True, sliding_window=5,
+             max_window_layers=1, rms_norm_eps=1e-6, max_position_embeddings=128,
+             rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+        old_style=True, rank=2, alpha=4, targets=["q_proj", "k_proj", "o_proj", "up_proj"],
     ),
 ]
 
@@ -170,7 +190,7 @@ def load_base(folder):
 def write_adapter(case, folder, gen):
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=case.rank, lora_alpha=case.alpha, lora_dropout=0.0,
-        target_modules=case.targets, layers_to_transform=case.layers)
+        target_modules=case.targets, layers_to_transform=case.layers, use_rslora=case.rslora)
     model = peft.get_peft_model(load_base(folder), config)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -309,7 +329,7 @@ def expect(case, folder, gen):
     if case.full:
         losses, norms, first, _ = train(base, rows, targets)
         out.update(full_losses=losses, full_grad_norms=norms)
-        some = ("norm", "embed_tokens", "lm_head", "layers.1.self_attn.q_proj")
+        some = ("norm", "embed_tokens", "lm_head", "layers.1.self_attn.q_proj", ".bias")
         out.update({"full_grad." + n: g for n, g in first.items()
                     if case.full == "all" or any(s in n for s in some)})
 
@@ -317,7 +337,8 @@ def expect(case, folder, gen):
         "case": case.name, "model_type": case.model_type, "seed": case.seed,
         "weights_dtype": case.dtype, "adapter_dtype": case.adapter_dtype,
         "config_style": "transformers 4" if case.old_style else "transformers 5",
-        "rank": case.rank, "alpha": case.alpha, "scale": case.alpha / case.rank,
+        "rank": case.rank, "alpha": case.alpha,
+        "scale": case.alpha / (case.rank**0.5 if case.rslora else case.rank),
         "targets": case.targets, "layers": case.layers, "dropout": 0.0,
         "optimizer": dict(OPTIMIZER, name="adamw", steps=STEPS),
         "row_lengths": ROW_LENGTHS, "logits_row": longest,
