@@ -6,7 +6,7 @@
 #   ./test.sh --fast    only the tests that take seconds
 #   ./test.sh --peers   also against PEFT and transformers, in a virtual environment
 #   ./test.sh --cuda    also what needs an NVIDIA GPU
-#   ./test.sh --all     everything, with long fuzz runs
+#   ./test.sh --all     everything, with long fuzz runs, and 64-bit ARM under qemu
 set -euo pipefail
 cd "$(dirname "$0")"
 source tools/install.sh
@@ -56,7 +56,7 @@ long_fuzz() {
 
 absent() { say "$1"; return 77; }
 cuda() { absent "cuda: this tree has no CUDA back end yet; nothing was run"; }
-aarch64() { absent "aarch64: this tree has no run under qemu yet; nothing was run"; }
+aarch64() { tools/aarch64.sh; }
 
 start=$SECONDS
 install_packages "${build_packages[@]}" "${check_packages[@]}"
