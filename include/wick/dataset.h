@@ -16,6 +16,7 @@ struct DatasetOptions {
   int64_t max_seq_length = 2048;          // longer rows keep their head, and are named in issues()
   std::string system_prompt = {};         // for conversations that have none
   std::string chat_template_config = {};  // JSON object of template variables
+  std::string date = {};                  // "2026-01-02": the template's today; "": today
   std::string prompt_feature = "prompt", completion_feature = "completion", text_feature = "text",
               chat_feature = "messages";
 };

@@ -19,7 +19,7 @@ struct TrainOptions {
                           // forecast alone: rows of max_seq_length tokens, all trained, are assumed
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
   std::string fine_tune_type = "lora";    // lora, full
-  DatasetOptions dataset = {};
+  DatasetOptions dataset = {};  // its date, if "": the day the run was begun, also on resume
 
   // The adapter.
   int64_t rank = 8;

@@ -28,12 +28,12 @@ std::string fingerprint(std::span<const std::byte> bytes) {
   return text;
 }
 
-void refuse_in_place(const fs::path& from, const fs::path& to) {
+void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to) {
   if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
   std::error_code error;
   if (!from.empty() && fs::equivalent(from, to, error))
-    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(),
-         " is the model's own folder; name another");
+    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " is ", whose,
+         " own folder; name another");
 }
 
 // The file's tensor of the specs that an adapter touches, as spec and part.
@@ -82,7 +82,8 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   Model model = Model::load(engine, model_options);
   const Model::Impl& m = model.impl();
   const fs::path out = options.save_path;
-  refuse_in_place(m.folder.folder, out);
+  refuse_in_place(m.folder.folder, "the model's", out);
+  refuse_in_place(options.adapter_path, "the adapter's", out);
   std::vector<float> params;
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 
@@ -150,7 +151,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
 
 MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path) {
   const fs::path from = merged_path, to = save_path;
-  refuse_in_place(from, to);
+  refuse_in_place(from, "the merged model's", to);
   if (!fs::exists(from / kMergeRecord))
     fail(ErrorCode::kNotFound, merged_path, ": has no ", kMergeRecord,
          "; it was not made by wick merge");

@@ -32,6 +32,7 @@ DataOptions data_options(const DatasetOptions& options) {
   d.system_prompt = options.system_prompt;
   if (!options.chat_template_config.empty())
     d.chat_template_config = parse_json(options.chat_template_config, "chat-template-config");
+  if (!options.date.empty()) d.date = options.date;
   d.prompt_key = options.prompt_feature;
   d.completion_key = options.completion_feature;
   d.text_key = options.text_feature;
@@ -110,6 +111,7 @@ std::optional<PromptAndAnswer> last_turn(const Example& e, const Model::Impl& mo
   // Without a mask everything but the first token is trained, and no turn can be told apart.
   if (begin <= 1 || begin == end) return std::nullopt;
   PromptAndAnswer turn;
+  turn.words = e.prompt;
   turn.prompt.assign(e.ids.begin(), e.ids.begin() + static_cast<ptrdiff_t>(begin));
   turn.answer.assign(e.ids.begin() + static_cast<ptrdiff_t>(begin),
                      e.ids.begin() + static_cast<ptrdiff_t>(end));

@@ -12,12 +12,6 @@ namespace wick {
 
 namespace {
 
-std::string trimmed(const std::string& s) {
-  size_t begin = s.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos) return {};
-  return s.substr(begin, s.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
 // Mean loss per row, in the order of `rows`.
 void score_rows(Model::Impl& m, const ExampleSet& set, const std::vector<int64_t>& rows,
                 std::vector<ExampleResult>& results) {
@@ -41,6 +35,13 @@ void score_rows(Model::Impl& m, const ExampleSet& set, const std::vector<int64_t
 }
 
 }  // namespace
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kWhiteSpace = " \t\r\n";
+  size_t begin = text.find_first_not_of(kWhiteSpace);
+  if (begin == std::string::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kWhiteSpace) - begin + 1);
+}
 
 EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& options) {
   auto started = std::chrono::steady_clock::now();

@@ -61,11 +61,15 @@ struct Dataset::Impl {
 DataOptions data_options(const DatasetOptions& options);
 
 // The prompt of a row's last trained turn and the answer that was trained, without stop tokens.
-// None for plain texts and for rows that were cut.
+// None for plain texts and for rows that were cut. `words` is the prompt without the template's
+// words, where the row kept it (Example::prompt).
 struct PromptAndAnswer {
   std::vector<int32_t> prompt, answer;
+  std::string words;
 };
 std::optional<PromptAndAnswer> last_turn(const Example& example, const Model::Impl& model);
+// An answer as it is compared: without white space at both ends.
+std::string trimmed(const std::string& text);
 
 // One of the files of the model inside the binary.
 struct EmbeddedFile {

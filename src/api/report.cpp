@@ -182,11 +182,6 @@ std::string curves(const Run& run) {
   return out + history_table(run) + "</section>\n";
 }
 
-std::string trimmed(const std::string& text) {
-  size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
-  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
 // A text of the model or the data; long ones scroll, with the keyboard too.
 std::string quoted(const char* label, const std::string& text, const char* css,
                    const std::string& badge = {}) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 #include "api/internal.h"
+#include "api/report_text.h"
 #include "base/check.h"
 #include "base/process.h"
 #include "model/save.h"
+#include "train/checkpoint.h"
 #include "train/probe.h"
 #include "train/run.h"
 
@@ -55,12 +58,23 @@ PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
 }
 
-std::string readable_bytes(int64_t bytes) {
-  char text[32];
-  bool large = bytes >= 1'000'000'000;
-  std::snprintf(text, sizeof text, large ? "%.2f GB" : "%.1f MB",
-                static_cast<double>(bytes) / (large ? 1e9 : 1e6));
+std::string today() {
+  std::time_t now = std::time(nullptr);
+  std::tm day = {};
+  localtime_r(&now, &day);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &day);
   return text;
+}
+
+// What templates take for today is fixed for a whole run, also when it is resumed on another day:
+// else its rows would change.
+std::string date_of_run(const TrainOptions& options) {
+  if (!options.dataset.date.empty()) return options.dataset.date;
+  if (options.resume)
+    if (std::optional<Json> run = load_checkpoint_run(options.adapter_path))
+      return get_string(*run, "date", checkpoint_path(options.adapter_path).string(), today());
+  return today();
 }
 
 }  // namespace
@@ -93,7 +107,9 @@ void Trainer::Impl::load_data() {
   const Model::Impl& m = model->impl();
   if (options.data.empty()) return assume_rows();
   const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
+  options.dataset.date = date_of_run(options);
   DataOptions d = data_options(options.dataset);
+  d.keep_prompts = kSamples;
   if (d.max_seq_length > m.config.max_positions) {
     d.max_seq_length = m.config.max_positions;
     messages.push_back(
@@ -191,8 +207,8 @@ void Trainer::Impl::choose_step() {
     step.reset();
   }
   if (!step)
-    fail(ErrorCode::kOutOfMemory, "--memory ", readable_bytes(options.memory_bytes),
-         ": the smallest plan (recompute, one row at a time) takes ", readable_bytes(f.total()),
+    fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
+         ": the smallest plan (recompute, one row at a time) takes ", report::bytes(f.total()),
          "; shorten rows with --max-seq-length or train fewer --targets");
   forecast.weights = f.weights;
   forecast.params = f.params;
@@ -246,6 +262,8 @@ Json Trainer::Impl::identity() const {
   j["dtype"] = dtype_name(m.weights->compute());
   j["data"] = train.file();
   j["rows"] = train.size();
+  j["date"] = o.dataset.date;
+  j["data_fingerprint"] = cat(train.fingerprint());
   j["fine_tune_type"] = o.fine_tune_type;
   j["trainable"] = trainable->layout.size();
   j["targets"] = o.targets;
@@ -298,10 +316,12 @@ std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
     messages.push_back({"user", text});
     ChatOptions chat;
     chat.template_config_json = options.dataset.chat_template_config;
+    chat.date = options.dataset.date;
     bool rendered = model->has_chat_template();
     prompts.push_back(
         {m.words().encode_ids(rendered ? model->render_chat(messages, chat) : text, !rendered),
-         {}});
+         {},
+         text});
   }
   if (!prompts.empty()) return prompts;
   const ExampleSet& shown = valid ? *valid : train;
@@ -361,8 +381,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   make_folder(t.options.adapter_path);
   int64_t free_bytes = free_disk_bytes(t.options.adapter_path.c_str());
   if (free_bytes >= 0 && free_bytes < t.forecast.disk_bytes)
-    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", readable_bytes(free_bytes),
-         " free, the result takes ", readable_bytes(t.forecast.disk_bytes));
+    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", report::bytes(free_bytes),
+         " free, the result takes ", report::bytes(t.forecast.disk_bytes));
   write_file(std::filesystem::path(t.options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(t.options.adapter_path) / ".wick");
 
@@ -396,8 +416,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
 
   std::vector<std::string> after = t.answer(prompts, t.step->params_buffer());
   for (size_t i = 0; i < prompts.size(); ++i)
-    result.samples.push_back({m.words().decode(prompts[i].prompt, true),
-                              m.words().decode(prompts[i].answer, true), before[i], after[i]});
+    result.samples.push_back(
+        {prompts[i].words, m.words().decode(prompts[i].answer, true), before[i], after[i]});
   std::filesystem::path report = std::filesystem::path(t.options.adapter_path) / "report.html";
   write_report(report, t.options, t.model->info(), t.model->engine().device(), t.forecast, result);
   result.report_path = report.string();

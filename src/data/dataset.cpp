@@ -2,10 +2,12 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/rng.h"
 #include "data/row.h"
 #include "io/jsonl.h"
 
@@ -82,12 +84,16 @@ class ExampleSet::Loader {
     found_.clear();
     Example example;
     try {
-      example = encoder_.encode(std::move(row), found_);
+      example = encoder_.encode(std::move(row), prompts_ < options_.keep_prompts, found_);
     } catch (const Error& e) {
       throw Error(e.code(), cat(set_.file_, ":", line, ": ", e.what()));
     }
     example.line = line;
-    for (DataIssue& issue : found_) add_issue(issue.kind, line, std::move(issue.what));
+    for (DataIssue& issue : found_) {
+      const bool whole = issue.line == RowEncoder::kWholeFile;
+      if (whole && !said_.insert(issue.what).second) continue;
+      add_issue(issue.kind, whole ? 0 : line, std::move(issue.what));
+    }
     if (example.full_length > options_.max_seq_length) cut(example);
     if (std::count(example.trained.begin(), example.trained.end(), 0) ==
         static_cast<int64_t>(example.trained.size())) {
@@ -96,6 +102,7 @@ class ExampleSet::Loader {
       return;
     }
     if (!options_.keep_text) std::vector<Token>().swap(example.tokens);
+    prompts_ += !example.prompt.empty();
     set_.examples_.push_back(std::move(example));
   }
 
@@ -128,6 +135,8 @@ class ExampleSet::Loader {
   const DataOptions& options_;
   ExampleSet set_;
   std::vector<DataIssue> found_;
+  std::set<std::string> said_;  // of the whole file
+  int64_t prompts_ = 0;         // kept
 };
 
 ExampleSet ExampleSet::load(const fs::path& path, const std::string& split,
@@ -186,6 +195,16 @@ bool ExampleSet::has_split(const fs::path& path, const std::string& split) {
   fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return !files_of_split(path, split).empty();
   return fs::exists(status) && split == "train";
+}
+
+uint64_t ExampleSet::fingerprint() const {
+  uint64_t key = mix_key(0, examples_.size());
+  for (const Example& e : examples_) {
+    key = mix_key(key, e.ids.size());
+    for (size_t i = 0; i < e.ids.size(); ++i)
+      key = mix_key(key, static_cast<uint64_t>(e.ids[i]) * 2 + (e.trained[i] != 0));
+  }
+  return key;
 }
 
 int64_t ExampleSet::issue_count(DataIssueKind kind) const {

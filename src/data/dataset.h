@@ -48,6 +48,7 @@ struct DataOptions {
               messages_key = "messages";
   std::optional<std::string> date;  // "2026-01-02": what templates take for today; now if absent
   bool keep_text = false;           // keep Example::text and Example::tokens, for showing rows
+  int64_t keep_prompts = 0;         // keep Example::prompt of the first N rows that have one
 };
 
 enum class RowFormat : uint8_t { kText, kCompletions, kChat };
@@ -61,6 +62,9 @@ struct Example {
   int64_t full_length = 0;    // tokens before cutting
   std::string text;           // what was encoded    | both only with keep_text
   std::vector<Token> tokens;  // offsets into `text` | (an eos that was appended: begin == end)
+  // What the last answer of a completions or chat row answers, in the row's own words: the user's
+  // message, or the turns as "role: words" where there are several. Only with keep_prompts.
+  std::string prompt;
 };
 
 enum class DataIssueKind : uint8_t {
@@ -73,7 +77,7 @@ enum class DataIssueKind : uint8_t {
 struct DataIssue {
   DataIssueKind kind = DataIssueKind::kOther;
   std::string file;
-  int64_t line = 0;  // 0: about the whole file
+  int64_t line = 0;  // 0: about the whole file, said once
   std::string what;
   std::string str() const;  // "file:line: what"
 };
@@ -104,6 +108,8 @@ class ExampleSet {
   int64_t rows_read() const { return rows_read_; }  // in the file, with those left out
   const std::vector<DataIssue>& issues() const { return issues_; }
   int64_t issue_count(DataIssueKind kind) const;
+  // Of every row's tokens and what is trained of them, in order: a run goes on only with the same.
+  uint64_t fingerprint() const;
 
  private:
   class Loader;

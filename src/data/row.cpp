@@ -152,6 +152,34 @@ Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   return example;
 }
 
+// The words of a message, without what is no text.
+std::string words_of(const Json& message) {
+  const Json* content = find_member(message, "content");
+  if (content == nullptr) return {};
+  if (content->is_string()) return content->get<std::string>();
+  std::string words;
+  if (content->is_array())
+    for (const Json& part : *content)
+      if (const Json* text = find_member(part, "text"); text != nullptr && text->is_string())
+        words += text->get_ref<const std::string&>();
+  return words;
+}
+
+std::string plain_prompt(const RowContent& content) {
+  if (!content.is_chat) return content.text.substr(0, content.trained_from);
+  size_t end = content.messages.size();
+  while (end > 0 && content.messages[end - 1].at("role") != "assistant") --end;
+  std::string turns, last;
+  size_t count = 0;
+  for (size_t i = 0; i + 1 < end; ++i) {
+    const std::string& role = content.messages[i].at("role").get_ref<const std::string&>();
+    if (role == "system" || role == "developer") continue;
+    last = words_of(content.messages[i]);
+    turns += cat(count++ == 0 ? "" : "\n", role, ": ", last);
+  }
+  return count == 1 ? last : turns;
+}
+
 void train_all(Example& example) {
   std::fill(example.trained.begin(), example.trained.end(), uint8_t{1});
 }
@@ -173,11 +201,13 @@ bool RowEncoder::is_stop(int32_t id) const {
   return tokenizer_.is_special(id) || tokenizer_.eos_id() == id;
 }
 
-Example RowEncoder::encode(Json&& row, std::vector<DataIssue>& issues) const {
+Example RowEncoder::encode(Json&& row, bool keep_prompt, std::vector<DataIssue>& issues) const {
   RowContent content = read(std::move(row));
+  std::string prompt = keep_prompt ? plain_prompt(content) : "";
   Example example =
       content.is_chat ? encode_chat(std::move(content), issues) : encode_text(content, issues);
   if (!example.trained.empty()) example.trained[0] = 0;
+  example.prompt = std::move(prompt);
   return example;
 }
 
@@ -289,8 +319,9 @@ Example RowEncoder::encode_text(const RowContent& content, std::vector<DataIssue
     if (eos) example.trained.back() = 1;
   }
   if (!eos)
-    issues.push_back({DataIssueKind::kNoStopToken, "", 0,
-                      "the tokenizer names no eos token, so the row ends without one"});
+    issues.push_back({DataIssueKind::kNoStopToken, "", kWholeFile,
+                      "the tokenizer names no eos token, so rows of text end without one and do "
+                      "not teach the model to stop"});
   if (options_.keep_text) example.text = content.text;
   return example;
 }

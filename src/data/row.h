@@ -27,9 +27,11 @@ class RowEncoder {
   RowEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template,
              const DataOptions& options);
 
-  // The example, not yet cut. Appends to `issues` (without file and line).
+  // The example, not yet cut; with its prompt if `keep_prompt`. Appends to `issues`, without file,
+  // and without line but for kWholeFile where the same holds for every such row.
   // Throws: Error about the row, without file and line.
-  Example encode(Json&& row, std::vector<DataIssue>& issues) const;
+  static constexpr int64_t kWholeFile = -1;
+  Example encode(Json&& row, bool keep_prompt, std::vector<DataIssue>& issues) const;
 
  private:
   RowContent read(Json&& row) const;

@@ -27,18 +27,29 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
   writer.commit();
 }
 
+namespace {
+
+const std::string& metadata(const SafetensorsFile& file, const char* key) {
+  auto found = file.metadata().find(key);
+  if (found == file.metadata().end())
+    fail(ErrorCode::kCorruptFile, file.path().string(), ": has no ", key,
+         "; it was not written by wick train");
+  return found->second;
+}
+
+}  // namespace
+
+std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
+  std::filesystem::path path = checkpoint_path(folder);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return parse_json(metadata(SafetensorsFile(path), "run"), path.string());
+}
+
 std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
   SafetensorsFile file(path);
-  const auto& meta = file.metadata();
-  auto text = [&](const char* key) -> const std::string& {
-    auto found = meta.find(key);
-    if (found == meta.end())
-      fail(ErrorCode::kCorruptFile, path.string(), ": has no ", key,
-           "; it was not written by wick train");
-    return found->second;
-  };
+  auto text = [&](const char* key) -> const std::string& { return metadata(file, key); };
   Checkpoint c;
   c.run = parse_json(text("run"), path.string());
   c.progress = parse_json(text("progress"), path.string());

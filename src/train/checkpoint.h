@@ -22,6 +22,8 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& folder);
 void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& checkpoint);
 // None if the folder has no checkpoint. Throws: kCorruptFile.
 std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder);
+// Its `run` alone, without reading the numbers.
+std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder);
 
 // The first member whose value differs, as "name: was …, is now …"; "" if there is none.
 std::string first_difference(const Json& was, const Json& now);

@@ -86,11 +86,49 @@ TEST_F(Api, AStoppedAndResumedRunEndsInTheSameBits) {
   Model third = Model::load(engine_);
   TrainResult rest = Trainer(third, again).run();
   EXPECT_EQ(rest.steps, 8);
+  ASSERT_FALSE(rest.samples.empty());
+  EXPECT_EQ(rest.samples[0].prompt, "Say the word number30");
   EXPECT_EQ(bytes("whole/adapter_model.safetensors"), bytes("half/adapter_model.safetensors"));
 
   again.learning_rate = 1e-3;
   std::string refused = message_of([&] { Trainer(third, again).run(); });
   EXPECT_NE(refused.find("learning_rate: was 0.005, is now 0.001"), std::string::npos) << refused;
+
+  again = options("half");
+  again.resume = true;
+  std::string rows = read_file(root_ / "data/train.jsonl");
+  rows.replace(rows.find("number3"), 7, "number5");
+  write_file(root_ / "data/train.jsonl", rows);
+  refused = message_of([&] { Trainer(third, again).run(); });
+  EXPECT_NE(refused.find("data_fingerprint: was"), std::string::npos) << refused;
+}
+
+TEST_F(Api, AResumedRunKeepsItsDay) {
+  const fs::path copy = root_ / "model";
+  fs::copy(fs::path(WICK_SOURCE_DIR) / "models/tiny", copy);
+  Json settings = read_json(copy / "tokenizer_config.json");
+  settings["chat_template"] =
+      "{{ strftime_now('%d %B %Y') }}\n" + settings["chat_template"].get<std::string>();
+  write_file(copy / "tokenizer_config.json", dump_json(settings));
+  auto run = [&](const TrainOptions& o, const TrainCallbacks& callbacks = {}) {
+    Model model = Model::load(engine_, {.model = copy.string()});
+    return Trainer(model, o).run(callbacks);
+  };
+
+  TrainOptions o = options("whole");
+  o.dataset.date = "2026-01-02";
+  run(o);
+  o.adapter_path = (root_ / "half").string();
+  run(o, {.should_stop = [] { return true; }});
+  // Resumed on another day: the rows are those of the day the run was begun.
+  o.resume = true;
+  o.dataset.date = "";
+  EXPECT_EQ(run(o).steps, 8);
+  EXPECT_EQ(bytes("whole/adapter_model.safetensors"), bytes("half/adapter_model.safetensors"));
+  o.dataset.date = "2026-01-03";
+  std::string refused = message_of([&] { run(o); });
+  EXPECT_NE(refused.find("date: was \"2026-01-02\", is now \"2026-01-03\""), std::string::npos)
+      << refused;
 }
 
 TEST_F(Api, OneAndTwoThreadsGiveTheSameBits) {

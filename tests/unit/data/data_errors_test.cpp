@@ -118,9 +118,11 @@ TEST_F(DataTest, ATurnWithoutAStopTokenIsNamed) {
 
 TEST_F(DataTest, ATokenizerWithoutEosIsNamed) {
   tokenizer = make_tokenizer({.names_eos = false});
-  ExampleSet set = load(R"({"text": "ab"})");
+  ExampleSet set = load("{\"text\": \"ab\"}\n{\"text\": \"abc\"}");
   EXPECT_EQ(marked(set[0], tokenizer), "<s>【ab】");
-  EXPECT_EQ(set.issue_count(DataIssueKind::kNoStopToken), 1);
+  ASSERT_EQ(set.issues().size(), 1u);
+  EXPECT_EQ(set.issues()[0].kind, DataIssueKind::kNoStopToken);
+  EXPECT_EQ(set.issues()[0].line, 0);
 }
 
 class DataFolderTest : public DataTest {

@@ -242,6 +242,42 @@ TEST_F(DataTest, KeysMayHaveOtherNames) {
   refused(R"({"text": "a"})", {"\"body\"", "\"question\"", "\"answer\"", "\"turns\""});
 }
 
+TEST_F(DataTest, PromptsInTheRowsOwnWordsAreKeptOnRequest) {
+  const std::string rows =
+      R"({"text": "no prompt"})"
+      "\n"
+      R"({"prompt": "hello", "completion": "yes"})"
+      "\n"
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a\nb"},)"
+      R"( {"role": "assistant", "content": "c"}]})"
+      "\n"
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},)"
+      R"( {"role": "user", "content": [{"type": "text", "text": "c"}]},)"
+      R"( {"role": "assistant", "content": "d"}]})"
+      "\n"
+      R"({"prompt": "one too many", "completion": "yes"})";
+  options.keep_prompts = 3;
+  const char* wanted[] = {"", "hello", "a\nb", "user: a\nassistant: b\nuser: c", ""};
+  // A template that prints lists of parts as they are serves here: only the prompt is looked at.
+  ExampleSet set = load(rows);
+  ASSERT_EQ(set.size(), 5);
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(set[i].prompt, wanted[i]) << i;
+  options.keep_prompts = 0;
+  EXPECT_EQ(load(rows)[1].prompt, "");
+  options.keep_prompts = 1;
+  EXPECT_EQ(load(R"({"prompt": "say ", "completion": "a"})", nullptr)[0].prompt, "say ");
+}
+
+TEST_F(DataTest, TheFingerprintSeesTokensAndWhatIsTrained) {
+  const std::string row = R"({"prompt": "a", "completion": "b"})";
+  const uint64_t print = load(row).fingerprint();
+  EXPECT_EQ(load(row).fingerprint(), print);
+  EXPECT_NE(load(R"({"prompt": "a", "completion": "c"})").fingerprint(), print);
+  EXPECT_NE(load(row + "\n" + row).fingerprint(), print);
+  options.mask_prompt = false;
+  EXPECT_NE(load(row).fingerprint(), print);
+}
+
 TEST_F(DataTest, TextAndOffsetsAreKeptOnRequest) {
   EXPECT_TRUE(load(R"({"text": "hello"})")[0].text.empty());
   options.keep_text = true;
