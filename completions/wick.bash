@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -55,12 +55,13 @@ _wick() {
         --sample-prompt) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     generate)
-      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         -p|--prompt) COMPREPLY=(); return ;;
@@ -89,12 +90,13 @@ _wick() {
         --extra-eos-token) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     chat)
-      flags="-h --help --version -c --config --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -120,12 +122,13 @@ _wick() {
         --extra-eos-token) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     eval)
-      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --seed --system-prompt --chat-template-config --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -144,6 +147,7 @@ _wick() {
         --seed) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
@@ -161,7 +165,7 @@ _wick() {
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     data)
-      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --row --color --model --system-prompt --chat-template-config --json -q --quiet"
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --row --color --model --system-prompt --chat-template-config --date --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -176,9 +180,10 @@ _wick() {
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --device --threads --cpu-isa --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -225,6 +230,7 @@ _wick() {
         --sample-prompt) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
+        --date) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;

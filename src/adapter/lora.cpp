@@ -9,11 +9,7 @@
 
 namespace wick {
 
-namespace {
-
 std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
-
-}  // namespace
 
 bool module_matches(const std::string& module, const std::string& target) {
   if (module == target) return true;
@@ -59,12 +55,7 @@ Adapter Adapter::create(const LoraOptions& options, std::span<const LinearInfo> 
     for (const std::string& target : options.targets)
       wanted |= target == "all-linear" || module_matches(l.module, target);
     if (!wanted || l.layer < first_layer) continue;
-    LoraModule m;
-    m.module = l.module;
-    m.in = l.in;
-    m.out = l.out;
-    m.layer = l.layer;
-    m.group = l.group;
+    LoraModule m{l};
     m.rank = options.rank;
     float r = static_cast<float>(options.rank);
     m.scale = options.alpha / (options.rslora ? std::sqrt(r) : r);

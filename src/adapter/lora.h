@@ -35,11 +35,10 @@ struct LoraOptions {
   int64_t num_layers = -1;                         // the last N blocks; -1: all
 };
 
-struct LoraModule {
-  std::string module;
-  int64_t in = 0, out = 0, rank = 0, layer = -1;
+// The linear it adapts, and the pair of matrices.
+struct LoraModule : LinearInfo {
+  int64_t rank = 0;
   float scale = 1.0f, dropout = 0.0f;
-  int64_t group = 0;
   uint64_t site = 0;                   // of its dropout
   int64_t a_offset = 0, b_offset = 0;  // in the parameter vector
 };
@@ -80,6 +79,8 @@ class Adapter {
   LoraOptions options_;
 };
 
+// "q_proj" of "model.layers.3.self_attn.q_proj".
+std::string last_part(const std::string& module);
 // Whether `module` is `target` or ends in "." + target.
 bool module_matches(const std::string& module, const std::string& target);
 

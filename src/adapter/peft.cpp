@@ -18,8 +18,6 @@ namespace {
 
 const std::string kPrefix = "base_model.model.";
 
-std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
-
 // Adapter settings that change the result and that wick does not compute yet.
 void refuse_unsupported(const Json& config, const std::string& where) {
   std::string type = get_string(config, "peft_type", where, "LORA");
@@ -88,7 +86,9 @@ struct Pair {
 Adapter Adapter::load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
                       std::vector<float>& params) {
   if (!std::filesystem::is_directory(folder))
-    fail(ErrorCode::kNotFound, folder.string(), ": no such adapter folder");
+    fail(ErrorCode::kNotFound, folder.string(),
+         std::filesystem::exists(folder) ? ": a file" : ": no such folder",
+         "; an adapter is a folder that wick train or PEFT wrote");
   std::filesystem::path config_path = folder / "adapter_config.json";
   std::filesystem::path weights_path = folder / "adapter_model.safetensors";
   if (!std::filesystem::exists(config_path))
@@ -144,12 +144,7 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
       fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_A ", p.a->shape.str(),
            " and lora_B ", p.b->shape.str(), ", this model wants [r, ", l.in, "] and [", l.out,
            ", r]; is the adapter for another model?");
-    LoraModule m;
-    m.module = l.module;
-    m.in = l.in;
-    m.out = l.out;
-    m.layer = l.layer;
-    m.group = l.group;
+    LoraModule m{l};
     m.rank = p.a->shape[0];
     double r = static_cast<double>(m.rank), alpha = module_alpha(config, where, l.module);
     m.scale = static_cast<float>(alpha / (adapter.options_.rslora ? std::sqrt(r) : r));

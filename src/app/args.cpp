@@ -27,12 +27,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : between) + part;
-  return text;
-}
-
 template <typename... Parts>
 [[noreturn]] void misuse(Parts&&... parts) {
   throw UsageError(cat(std::forward<Parts>(parts)...));

@@ -69,6 +69,7 @@ class Chat {
                                                        false);
                       }) {
     chat_options_.template_config_json = flags.chat.chat_template_config;
+    chat_options_.date = flags.chat.date;
     conversation_.set_system(flags.chat.system_prompt);
   }
 

@@ -162,8 +162,7 @@ void show_summary(const Dataset& data, const std::string& split, Output& out) {
   if (issues.empty()) out.result("no problems found");
   if (!issues.empty()) out.result(plural(static_cast<int64_t>(issues.size()), "problem"));
   for (size_t i = 0; i < std::min(issues.size(), kIssuesShown); ++i)
-    out.result(cat("  ", issues[i].file, issues[i].line > 0 ? cat(":", issues[i].line) : "", ": ",
-                   visible(issues[i].what)));
+    out.result("  " + issue_text(issues[i]));
   if (issues.size() > kIssuesShown)
     out.result(cat("  and ", issues.size() - kIssuesShown, " more; --json has all"));
 }
@@ -176,6 +175,7 @@ int run(const Args& args, const Flags& flags) {
   DatasetOptions options = flags.data.options;
   options.system_prompt = flags.chat.system_prompt;
   options.chat_template_config = flags.chat.chat_template_config;
+  options.date = flags.chat.date;
   Dataset data = Dataset::load(model, flags.data.data, flags.split, options);
   if (!args.given("row")) {
     show_summary(data, flags.split, out);

@@ -9,12 +9,6 @@ namespace wick {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
-
 int run(const OutputFlags& flags) {
   Output out(flags.json, flags.quiet);
   for (const DeviceReport& d : Engine::devices()) {
@@ -35,7 +29,7 @@ int run(const OutputFlags& flags) {
     };
     out.result(cat(d.name, d.available ? "" : "   not available"));
     row("hardware      ", d.description);
-    std::string takes = d.isas.empty() ? "" : cat(" (--cpu-isa takes ", joined(d.isas), ")");
+    std::string takes = d.isas.empty() ? "" : cat(" (--cpu-isa takes ", joined(d.isas, ", "), ")");
     row("instructions  ", d.isa.empty() ? "" : d.isa + takes);
     row("threads       ", d.threads > 0 ? std::to_string(d.threads) : "");
     row("peak          ",

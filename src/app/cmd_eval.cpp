@@ -55,11 +55,11 @@ int run(const Args& args, const Flags& flags) {
   DatasetOptions options = flags.data.options;
   options.system_prompt = flags.chat.system_prompt;
   options.chat_template_config = flags.chat.chat_template_config;
+  options.date = flags.chat.date;
   std::string split = choose_split(flags);
   Dataset data = Dataset::load(model, flags.data.data, split, options);
   std::vector<DatasetIssue> issues = data.issues();
-  for (size_t i = 0; i < std::min(issues.size(), kIssuesShown); ++i)
-    out.say(cat(issues[i].file, ":", issues[i].line, ": ", visible(issues[i].what)));
+  for (size_t i = 0; i < std::min(issues.size(), kIssuesShown); ++i) out.say(issue_text(issues[i]));
   if (issues.size() > kIssuesShown)
     out.say(cat("and ", issues.size() - kIssuesShown, " more; wick data shows them"));
 
@@ -105,9 +105,11 @@ std::function<int()> declare_eval(Args& args) {
   auto flags = std::make_shared<Flags>();
   args.summary = "loss, perplexity and exact match on held-out rows";
   args.details =
-      "Loss is the mean over trained tokens. For chat and completion rows the answer is generated "
-      "greedily and counts as exact when it equals the last assistant turn, white space at the "
-      "ends aside.";
+      "Loss is the mean over trained tokens. For chat and completion rows the last assistant turn "
+      "is generated greedily from what stands before it, and counts as exact when its text is the "
+      "row's: special tokens left out, white space at both ends aside, everything else to the "
+      "letter. An answer longer than --max-tokens counts as different. Rows of text, rows that "
+      "were cut and, with --no-mask-prompt, all rows have a loss only.";
   args.json =
       "With --per-example one object per row: index, line, loss, tokens, and where it applies "
       "exact_match, expected, answer. At the end one with event (eval), split, file, loss, "

@@ -48,6 +48,7 @@ Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {
                       Json{{"role", "system"}, {"content", flags.chat.system_prompt}});
     ChatOptions options;
     options.template_config_json = flags.chat.chat_template_config;
+    options.date = flags.chat.date;
     result.text = model.render_chat_json(dump_json(messages), options);
     result.add_special = false;
   } else {

@@ -153,4 +153,10 @@ std::vector<std::string> wrap(std::string_view text, size_t width) {
   return lines;
 }
 
+std::string joined(const std::vector<std::string>& parts, const char* between) {
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : between) + part;
+  return text;
+}
+
 }  // namespace wick

@@ -33,4 +33,6 @@ std::string visible(std::string_view text, bool keep_newlines = false);
 // Lines of at most `width` columns, broken at spaces; a line break in `text` stays.
 std::vector<std::string> wrap(std::string_view text, size_t width);
 
+std::string joined(const std::vector<std::string>& parts, const char* between);
+
 }  // namespace wick

@@ -49,6 +49,16 @@ std::string option_text(const Option& option) {
   return text;
 }
 
+std::vector<std::string> option_groups(const Args& args) {
+  std::vector<std::string> groups;
+  for (const auto& option : args.options())
+    if (!option.hidden && std::find(groups.begin(), groups.end(), option.group) == groups.end())
+      groups.push_back(option.group);
+  auto general = std::find(groups.begin(), groups.end(), "General");
+  if (general != groups.end()) std::rotate(general, general + 1, groups.end());
+  return groups;
+}
+
 std::string verb_help(const Args& args) {
   std::string text = cat("wick ", args.verb(), " - ", args.summary, "\n\n");
   text += cat("Usage: wick ", args.verb(), " [options]",
@@ -62,14 +72,7 @@ std::string verb_help(const Args& args) {
     text += cat("  # ", example.what, "\n  ", example.command, "\n");
   if (!args.positional_name.empty())
     text += "\nArguments:\n" + two_columns(args.positional_name, args.positional_help, kHelpColumn);
-  // Groups in the order of their first option, the general ones last.
-  std::vector<std::string> groups;
-  for (const auto& option : args.options())
-    if (!option.hidden && std::find(groups.begin(), groups.end(), option.group) == groups.end())
-      groups.push_back(option.group);
-  auto general = std::find(groups.begin(), groups.end(), "General");
-  if (general != groups.end()) std::rotate(general, general + 1, groups.end());
-  for (const auto& group : groups) {
+  for (const auto& group : option_groups(args)) {
     text += "\n" + group + ":\n";
     for (const auto& option : args.options())
       if (!option.hidden && option.group == group)

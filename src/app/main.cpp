@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wick VERB …: finds the verb, runs it, and turns what went wrong into one line and an exit code.
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <new>
@@ -81,6 +83,8 @@ int dispatch(std::vector<std::string> words, std::string& who) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file that reaches the limit of `ulimit -f` is an error of that write, not the end of a run.
+  signal(SIGXFSZ, SIG_IGN);
   std::string who = "wick";
   int code = wick::kFailed;
   try {

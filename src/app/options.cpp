@@ -137,6 +137,8 @@ void add_chat_flags(Args& args, ChatFlags& flags) {
             "The system message of conversations that have none.");
   args.object("--chat-template-config", flags.chat_template_config, "JSON",
               "Further variables of the chat template, such as '{\"enable_thinking\": false}'.");
+  args.text("--date", flags.date, "2026-01-02", "The day that the template takes for today.")
+      .shown("today; with --resume the day the run was begun");
 }
 
 void add_data_flags(Args& args, DataFlags& flags) {
@@ -167,6 +169,10 @@ void check_data_path(const Args& args, const std::string& data) {
                   hub_name ? "; data sets of the hub are not downloaded by name: fetch their JSON "
                              "lines and give the folder"
                            : ""));
+}
+
+std::string issue_text(const DatasetIssue& issue) {
+  return cat(issue.file, issue.line > 0 ? cat(":", issue.line) : "", ": ", visible(issue.what));
 }
 
 std::string describe_model(const ModelInfo& info) {

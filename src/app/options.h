@@ -46,7 +46,7 @@ struct SamplingFlags {
 void add_sampling_flags(Args& args, SamplingFlags& flags);
 
 struct ChatFlags {
-  std::string system_prompt, chat_template_config;
+  std::string system_prompt, chat_template_config, date;
 };
 void add_chat_flags(Args& args, ChatFlags& flags);
 
@@ -57,6 +57,9 @@ struct DataFlags {
 void add_data_flags(Args& args, DataFlags& flags);
 // Throws: UsageError without --data, or where it names a data set of the hub and no path.
 void check_data_path(const Args& args, const std::string& data);
+
+// "file:line: what", without the line where it is about the whole file; safe for a terminal.
+std::string issue_text(const DatasetIssue& issue);
 
 // "the built-in model" or its path, with its family and size, for people.
 std::string describe_model(const ModelInfo& info);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "app/format.h"
 #include "app/help.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -25,22 +26,6 @@ std::vector<std::string> spellings(const Option& option) {
   if (option.letter) flags.push_back(std::string("-") + option.letter);
   for (const auto& name : option.names) flags.push_back("--" + name);
   return flags;
-}
-
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : between) + part;
-  return text;
-}
-
-std::vector<std::string> groups_of(const Args& args) {
-  std::vector<std::string> groups;
-  for (const auto& option : args.options())
-    if (!option.hidden && std::find(groups.begin(), groups.end(), option.group) == groups.end())
-      groups.push_back(option.group);
-  auto general = std::find(groups.begin(), groups.end(), "General");
-  if (general != groups.end()) std::rotate(general, general + 1, groups.end());
-  return groups;
 }
 
 }  // namespace
@@ -105,7 +90,10 @@ std::string zsh_completion() {
                                               : "(" + joined(option.choices, " ") + ")");
       std::string repeated = option.kind == OptionKind::kRepeat ? "*" : "";
       for (const auto& flag : spellings(option))
-        specs += cat("        '", repeated, flag, "[", help, "]", action, "' \\\n");
+        // The sign lets a value follow it as well as a blank.
+        specs +=
+            cat("        '", repeated, flag, !action.empty() && flag.starts_with("--") ? "=" : "",
+                "[", help, "]", action, "' \\\n");
       if (option.negatable)
         specs += cat("        '--no-", option.name(), "[not\\: ", help, "]' \\\n");
     }
@@ -161,7 +149,7 @@ std::string man_page() {
     for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     text += cat(".SH \"WICK ", upper, "\"\n",
                 roff(args->details.empty() ? args->summary : args->details), "\n");
-    for (const auto& group : groups_of(*args)) {
+    for (const auto& group : option_groups(*args)) {
       if (group == "General" && args != tables.front()) continue;
       text += cat(".SS ", roff(group), "\n");
       for (const auto& option : args->options())
@@ -213,7 +201,7 @@ std::string markdown_reference() {
     for (const auto& example : args->examples)
       text += cat("# ", example.what, "\n", example.command, "\n");
     text += "```\n";
-    for (const auto& group : groups_of(*args)) {
+    for (const auto& group : option_groups(*args)) {
       text += cat("\n| ", group, " | | default |\n|---|---|---|\n");
       for (const auto& option : args->options())
         if (!option.hidden && option.group == group)

@@ -226,6 +226,7 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   o.dataset = data.options;
   o.dataset.system_prompt = chat.system_prompt;
   o.dataset.chat_template_config = chat.chat_template_config;
+  o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)

@@ -34,8 +34,8 @@ std::unique_ptr<Backend> open_backend(const BackendOptions& options) {
     if (options.device == entry.name) return entry.make(options);
     known += cat(known.empty() ? "" : ", ", entry.name);
   }
-  fail(ErrorCode::kNotFound, "unknown device '", options.device, "'; this binary has ", known,
-       " (or auto)");
+  fail(ErrorCode::kNotFound, "--device ", options.device, ": this binary has ", known,
+       " (or auto); wick devices says why another is missing");
 }
 
 }  // namespace wick

@@ -18,8 +18,10 @@ namespace {
 
 [[noreturn]] void fail_errno(const std::filesystem::path& path, const char* what) {
   int e = errno;
-  const char* hint = e == ENOSPC   ? "; free some space and run the command again"
+  const char* hint = e == ENOSPC || e == EDQUOT ? "; free some space and run the command again"
+                     : e == EFBIG  ? "; the limit on the size of files is in the way (ulimit -f)"
                      : e == EACCES ? "; check the permissions of the file and its folder"
+                     : e == EROFS  ? "; name a place that can be written"
                                    : "";
   fail(e == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, path.string(), ": cannot ", what, ": ",
        std::strerror(e), hint);
@@ -55,7 +57,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd);
-    fail(ErrorCode::kIo, path.string(), ": not a regular file");
+    fail(ErrorCode::kIo, path.string(),
+         S_ISDIR(info.st_mode) ? ": a folder, expected a file" : ": not a regular file");
   }
   size_ = static_cast<size_t>(info.st_size);
   if (size_ > 0) {
@@ -166,7 +169,11 @@ void make_folder(const std::filesystem::path& path) {
   std::filesystem::create_directories(path, error);
   if (error || !std::filesystem::is_directory(path))
     fail(ErrorCode::kIo, path.string(), ": cannot create this folder: ",
-         error ? error.message() : "a file of that name is in the way");
+         error && error != std::errc::not_a_directory ? error.message()
+                                                      : "a file of that name is in the way",
+         error == std::errc::permission_denied || error == std::errc::read_only_file_system
+             ? "; name a place that you may write to"
+             : "");
 }
 
 }  // namespace wick

@@ -97,9 +97,12 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     // The library reports the number of bytes read, the offending one included.
-    fail(ErrorCode::kCorruptFile, where_, ":",
-         position_in(text_, position ? position - 1 : 0, first_line_),
-         ": not valid JSON: ", bare_message(error.what()));
+    const size_t at = position ? position - 1 : 0;
+    std::string message = bare_message(error.what());
+    if (message.find("UTF-8") != std::string::npos)
+      message = "the text is not UTF-8 here; save the file in UTF-8";
+    fail(ErrorCode::kCorruptFile, where_, ":", position_in(text_, at, first_line_),
+         ": not valid JSON: ", message);
   }
 
  private:
@@ -187,7 +190,7 @@ Json parse_exactly(std::string_view text, std::string_view where, int64_t first_
   // nlohmann's parser takes a zero byte for the end of the text.
   if (size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail(ErrorCode::kCorruptFile, where, ":", position_in(text, zero, first_line),
-         ": not valid JSON: a zero byte");
+         ": not valid JSON: a zero byte; save the file in UTF-8 (this may be UTF-16)");
   Builder builder(text, where, first_line);
   const char* begin = text.data() ? text.data() : "";
   Json::sax_parse(begin, begin + text.size(), &builder);

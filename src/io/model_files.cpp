@@ -76,7 +76,8 @@ fs::path resolve(const std::string& given) {
     fail(ErrorCode::kNotFound, given, ": no such folder, and no such model in the cache ",
          hub_cache().string(), "; download it first (hf download ", given, ")");
   }
-  fail(ErrorCode::kNotFound, given, ": no such folder");
+  fail(ErrorCode::kNotFound, given,
+       ": no such folder; a model is a folder with config.json, tokenizer.json and weights");
 }
 
 [[noreturn]] void fail_no_config(const fs::path& folder) {

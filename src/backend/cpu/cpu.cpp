@@ -49,10 +49,13 @@ Rung choose_rung(const std::string& name) {
     Rung rung = static_cast<Rung>(i);
     if (cpu::rung_works(rung) && (name.empty() || name == cpu::rung_name(rung))) return rung;
   }
-  std::string known;
-  for (const std::string& isa : cpu_isas()) known += (known.empty() ? "" : ", ") + isa;
-  fail(ErrorCode::kInvalidArgument, "--cpu-isa ", name, " cannot be used on this machine; it has ",
-       known);
+  bool exists = false;
+  for (int i = 0; i < cpu::kRungCount; ++i) exists |= name == cpu::rung_name(static_cast<Rung>(i));
+  std::string works, near = exists ? "" : nearest_name(name, cpu_isas());
+  for (const std::string& isa : cpu_isas()) works += (works.empty() ? "" : ", ") + isa;
+  fail(ErrorCode::kInvalidArgument, "--cpu-isa ", name,
+       exists ? " does not run on this machine" : " is not known",
+       near.empty() ? "" : cat("; did you mean ", near, "?"), " (this machine has ", works, ")");
 }
 
 class CpuBackend final : public Backend {

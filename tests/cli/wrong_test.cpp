@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and machines that are not what they should be: each is named in one line that says what to
+// do, and nothing that was there is lost.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+namespace wick::test {
+namespace {
+
+class Wrong : public testing::Test {
+ protected:
+  Wrong() : model_(folder_.path("model")), data_(folder_.path("data")), out_(folder_.path("out")) {
+    write_tiny_model(model_);
+    write_tiny_data(data_);
+  }
+  std::vector<std::string> train(const std::string& data, const std::string& out) const {
+    return {"train", "--model", model_, "--data", data, "--adapter-path", out, "--epochs", "1"};
+  }
+  // The last line of standard error is the complaint and has these parts.
+  static void expect_failed(const CliResult& r, const std::vector<std::string>& parts) {
+    EXPECT_EQ(r.code, 1) << r.out << r.err;
+    for (const auto& part : parts) EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  }
+
+  TempFolder folder_;
+  std::string model_, data_, out_;
+};
+
+TEST_F(Wrong, Devices) {
+  auto generate = [&](const char* flag, const char* value) {
+    return wick({"generate", "--model", model_, "-p", "x", flag, value});
+  };
+  expect_failed(generate("--cpu-isa", "scalr"),
+                {"--cpu-isa scalr is not known", "did you mean scalar?", "this machine has"});
+  expect_failed(generate("--cpu-isa", "quantum"), {"is not known (this machine has", "scalar"});
+  // One of the two is of another kind of machine.
+  for (const char* isa : {"neon", "sse4"})
+    if (CliResult r = generate("--cpu-isa", isa); r.code != 0)
+      expect_failed(r, {isa, "does not run on this machine"});
+  expect_failed(generate("--device", "quantum"), {"--device quantum", "cpu, ref", "wick devices"});
+}
+
+TEST_F(Wrong, FilesForFoldersAndFoldersForFiles) {
+  std::string file = folder_.write("some.txt", "words\n");
+  expect_failed(wick({"generate", "--model", model_, "--prompts", data_}),
+                {data_ + ": a folder, expected a file"});
+  expect_failed(wick({"template", "--messages", data_}), {": a folder, expected a file"});
+  expect_failed(wick({"generate", "--model", file, "-p", "x"}), {"some.txt: a file, expected a"});
+  expect_failed(wick({"generate", "--model", folder_.path("none"), "-p", "x"}),
+                {"none: no such folder; a model is a folder with config.json"});
+  expect_failed(wick({"generate", "--model", data_, "-p", "x"}), {"no config.json"});
+  expect_failed(wick({"generate", "--model", model_, "--adapter-path", file, "-p", "x"}),
+                {"some.txt: a file; an adapter is a folder"});
+  expect_failed(wick({"generate", "--model", model_, "--adapter-path", data_, "-p", "x"}),
+                {"has no adapter_config.json"});
+  expect_failed(wick(train(data_, file)), {"some.txt: cannot create this folder", "in the way"});
+  expect_failed(wick(train(data_, file + "/x")), {"cannot create this folder", "in the way"});
+}
+
+TEST_F(Wrong, AnAdapterOfAnotherModel) {
+  std::string adapter = std::string(WICK_SOURCE_DIR) + "/tests/golden/qwen2_tied/adapter";
+  expect_failed(wick({"generate", "--model", model_, "--adapter-path", adapter, "-p", "x"}),
+                {"adapter_model.safetensors", "is the adapter for another model?"});
+}
+
+TEST_F(Wrong, Data) {
+  auto data = [&](const std::string& rows) {
+    return wick(train(folder_.write("rows.jsonl", rows), out_));
+  };
+  expect_failed(data(""), {"rows.jsonl: the data set is empty", "one JSON object per line"});
+  expect_failed(data("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n"),
+                {"rows.jsonl", "none of the 1 rows has a trained token"});
+  expect_failed(data("{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n"),
+                {"rows.jsonl:2:11: not valid JSON: the text is not UTF-8 here"});
+  expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl:1", "UTF-16"});
+  expect_failed(data("{\"txt\": \"a\"}\n"), {"rows.jsonl:1", "did you mean \"text\" by \"txt\"?"});
+  std::filesystem::create_directories(folder_.path("empty"));
+  expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl; it is empty"});
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Wrong, AFileLimitKeepsTheLastCheckpoint) {
+  ASSERT_EQ(wick(train(data_, out_)).code, 0);
+  const char* files[] = {"/adapter_model.safetensors", "/training_state.safetensors"};
+  std::string before[2];
+  for (int i : {0, 1}) before[i] = contents(out_ + files[i]);
+
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  small.rlim_cur = 4096;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  CliResult r = wick(train(data_, out_));
+  setrlimit(RLIMIT_FSIZE, &limit);
+  expect_failed(r, {"training_state.safetensors", "cannot write", "ulimit -f"});
+  for (int i : {0, 1}) EXPECT_EQ(contents(out_ + files[i]), before[i]);
+  for (const auto& entry : std::filesystem::directory_iterator(out_))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST_F(Wrong, AFolderThatMayNotBeWritten) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  std::filesystem::create_directories(out_);
+  std::filesystem::permissions(out_, std::filesystem::perms::owner_read);
+  expect_failed(wick(train(data_, out_)), {out_, "Permission denied", "permissions"});
+  std::filesystem::permissions(out_, std::filesystem::perms::owner_all);
+}
+
+TEST_F(Wrong, MergingIntoWhatIsMerged) {
+  ASSERT_EQ(wick(train(data_, out_)).code, 0);
+  for (const std::string& save : {model_, out_})
+    expect_failed(wick({"merge", "--model", model_, "--adapter-path", out_, "--save-path", save}),
+                  {"--save-path", "own folder; name another"});
+}
+
+}  // namespace
+}  // namespace wick::test
