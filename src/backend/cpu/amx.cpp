@@ -73,28 +73,46 @@ constexpr int64_t kNearSteps = 18;
     if (b.meanwhile != nullptr) b.meanwhile(b.context, s);                                 \
   }
 
-void two_tiles(const Block& b) {
-  const char *a = b.a, *at = b.b, *ahead = b.ahead;
-  float* c = b.c;
-  if (b.first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, c, 64);
-    _tile_loadd(1, c + 256, 64);
-    _tile_loadd(2, c + 512, 64);
-    _tile_loadd(3, c + 768, 64);
-  }
-  const int64_t near = std::min(b.steps, kNearSteps);
-  int64_t s = 0;
-  WICK_AMX_STEPS(near, _tile_stream_loadd, _tile_loadd)
-  WICK_AMX_STEPS(b.steps, _tile_stream_loadd, _tile_stream_loadd)
+// Tile `i` of C: gives way to the block before, then starts.
+#define WICK_AMX_START(i)                                           \
+  if (b.before != nullptr) _tile_stored(i, b.before + 256 * i, 64); \
+  if (b.first)                                                      \
+    _tile_zero(i);                                                  \
+  else                                                              \
+    _tile_loadd(i, b.c + 256 * i, 64);
+
+void amx_store(float* c) {
   _tile_stored(0, c, 64);
   _tile_stored(1, c + 256, 64);
   _tile_stored(2, c + 512, 64);
   _tile_stored(3, c + 768, 64);
+  memory_fence();
+}
+
+void two_tiles(const Block& b) {
+  const char *a = b.a, *at = b.b, *ahead = b.ahead;
+  // The first step: a store waits for the last product into its tile, so each is followed by a
+  // product that need not wait.
+  _tile_loadd(6, at, 64);
+  _tile_stream_loadd(4, a, b.a_stride);
+  WICK_AMX_START(0)
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, at + 1024, 64);
+  WICK_AMX_START(1)
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_stream_loadd(5, a + b.a_tile, b.a_stride);
+  WICK_AMX_START(2)
+  _tile_dpbf16ps(2, 5, 6);
+  WICK_AMX_START(3)
+  _tile_dpbf16ps(3, 5, 7);
+  a += b.a_step;
+  at += b.b_step;
+  for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T1);
+  ahead += b.ahead_step;
+  const int64_t near = std::min(b.steps, kNearSteps);
+  int64_t s = 1;
+  WICK_AMX_STEPS(near, _tile_stream_loadd, _tile_loadd)
+  WICK_AMX_STEPS(b.steps, _tile_stream_loadd, _tile_stream_loadd)
 }
 
 void one_tile(const Block& b) {
@@ -146,6 +164,7 @@ bool trial_product() {
   block.c = &c[0][0][0];
   block.steps = 1;
   amx_block(block);
+  amx_store(block.c);
   amx_end();
   for (int m = 0; m < 32; ++m)
     for (int n = 0; n < 32; ++n) {
@@ -158,7 +177,7 @@ bool trial_product() {
 
 }  // namespace
 
-const Unit kAmxUnit = {amx_begin, amx_end, amx_block};
+const Unit kAmxUnit = {amx_begin, amx_end, amx_block, amx_store};
 
 }  // namespace wick::cpu
 WICK_BF16_END

@@ -68,7 +68,7 @@ void dot_block(const Block& block) {
 
 }  // namespace
 
-const Unit kDotUnit = {[](int) {}, [] {}, dot_block};
+const Unit kDotUnit = {[](int) {}, [] {}, dot_block, [](float*) {}};
 
 }  // namespace wick::cpu
 WICK_BF16_END

@@ -18,7 +18,8 @@ namespace wick::cpu {
 namespace {
 
 constexpr int64_t kStreamedBytes = 1 << 20;  // of x used together
-constexpr int64_t kMostSteps = 32;           // of w used together
+constexpr int64_t kMostSteps = 32;           // of the sum in one piece
+constexpr int64_t kKeptSteps = 16;           // where it takes several: sums need room beside x
 constexpr int64_t kCBytes = 4096;            // one block of sums
 constexpr int64_t kFewBytes = 256 << 10;     // of w in one task of few rows
 constexpr int64_t kFewAhead = 8 << 10;
@@ -153,11 +154,18 @@ void work(const Product& p, const Share& share) {
         meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
         meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
         meanwhile.each = part_size(meanwhile.lines, b.steps);
+        // A short block stores its sums at once, and after the ones before.
+        if (b.a_tiles == 1 && b.before != nullptr) {
+          p.unit->store(b.before);
+          b.before = nullptr;
+        }
         p.unit->block(b);
+        b.before = b.a_tiles == 1 ? nullptr : b.c;
         if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32);
       }
     }
   }
+  if (b.before != nullptr) p.unit->store(b.before);
   meanwhile.finish();
   p.unit->end();
 }
@@ -171,7 +179,8 @@ Streamed::Streamed(int64_t rows, int64_t sum, void* to)
       data(static_cast<char*>(to)) {
   const int64_t most =
       std::max<int64_t>(1, kStreamedBytes / (std::max<int64_t>(1, blocks) * kBlockBytes));
-  outer = part_size(steps, parts_of(steps, std::min(most, kMostSteps)));
+  const bool whole = steps <= std::min(most, kMostSteps);
+  outer = part_size(steps, parts_of(steps, whole ? kMostSteps : std::min(most, kKeptSteps)));
 }
 
 size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {

@@ -29,6 +29,9 @@ struct Block {
   int a_rows = 16;     // of that one tile, as begin() was told
   bool first = true;   // the sum starts at zero, not at C
   float* c = nullptr;  // [2][2][16][16]: tiles by rows, then by columns
+  // Where the sums of the block before go, which a unit may have kept until now; null: nothing is
+  // kept. This block's are in `c` after the next block or store(); with one tile at once.
+  float* before = nullptr;
   // What is read soon: each step brings `ahead_lines` lines near, `ahead_step` bytes on.
   const char* ahead = nullptr;
   int64_t ahead_step = 0, ahead_lines = 0;
@@ -41,6 +44,7 @@ struct Unit {
   void (*begin)(int rows);  // on each thread before its blocks; `rows` < 16: one short tile of A
   void (*end)();
   void (*block)(const Block&);
+  void (*store)(float* c);  // the sums of the block before, where they are not yet in `c`
 };
 extern const Unit kAmxUnit;  // where amx_works()
 extern const Unit kDotUnit;  // where avx512_bf16_works()
