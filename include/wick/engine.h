@@ -21,6 +21,7 @@ struct DeviceReport {
   std::string description;        // of the hardware
   std::string isa;                // the instruction set in use
   std::vector<std::string> isas;  // what --cpu-isa takes here
+  std::string missing;            // an instruction set that is not used, and why
   int threads = 0;
   double peak_gflops = 0;                      // f32, measured; 0 if not
   double peak_bf16_gflops = 0, read_gbps = 0;  // of devices() alone: measured; 0 if not

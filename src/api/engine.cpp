@@ -12,6 +12,7 @@ DeviceReport report(const DeviceInfo& info) {
   r.description = info.description;
   r.isa = info.isa;
   r.isas = info.isas;
+  r.missing = info.missing;
   r.threads = info.threads;
   r.peak_gflops = info.peak_gflops;
   r.memory_bytes =

@@ -17,6 +17,7 @@ int run(const OutputFlags& flags) {
                {"description", d.description},
                {"isa", d.isa},
                {"isas", d.isas},
+               {"missing", d.missing},
                {"threads", d.threads},
                {"peak_gflops", d.peak_gflops},
                {"peak_bf16_gflops", d.peak_bf16_gflops},
@@ -31,6 +32,7 @@ int run(const OutputFlags& flags) {
     row("hardware      ", d.description);
     std::string takes = d.isas.empty() ? "" : cat(" (--cpu-isa takes ", joined(d.isas, ", "), ")");
     row("instructions  ", d.isa.empty() ? "" : d.isa + takes);
+    row("without       ", d.missing);
     row("threads       ", d.threads > 0 ? std::to_string(d.threads) : "");
     row("peak          ",
         d.peak_gflops > 0 ? fixed(d.peak_gflops, 0) + " GFLOP/s in f32, measured" : "");
@@ -50,7 +52,8 @@ std::function<int()> declare_devices(Args& args) {
   auto flags = std::make_shared<OutputFlags>();
   args.summary = "what this machine offers, and why something is missing";
   args.json =
-      "One object per device: name, available, description, isa, isas, threads, peak_gflops, "
+      "One object per device: name, available, description, isa, isas, missing, threads, "
+      "peak_gflops, "
       "peak_bf16_gflops, read_gbps, "
       "memory_bytes, why_not.";
   args.examples = {{"wick devices", "names for --device and --cpu-isa"}};

@@ -75,6 +75,7 @@ struct DeviceInfo {
   std::string description;        // for people: model, instruction set, threads
   std::string isa;                // the rung in use, where there are several
   std::vector<std::string> isas;  // those that can be asked for here
+  std::string missing;            // what is not used here, and why
   int threads = 1;
   double peak_gflops = 0;   // f32, of all threads; 0 if not measured
   size_t memory_bytes = 0;  // what a run may take; 0 if unknown

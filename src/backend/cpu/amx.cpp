@@ -218,8 +218,9 @@ std::string find_amx_problem() {
   const pid_t child = fork();
   if (child < 0) return "AMX could not be tried: no child process";
   if (child == 0) {
-    // Neither a handler of this process nor a core dump.
-    for (int number : {SIGILL, SIGSEGV, SIGBUS}) signal(number, SIG_DFL);
+    // Neither a handler of this process nor a core dump, nor for long.
+    for (int number : {SIGILL, SIGSEGV, SIGBUS, SIGALRM}) signal(number, SIG_DFL);
+    alarm(10);
     prctl(PR_SET_DUMPABLE, 0);
     _exit(trial_product() ? 0 : 1);
   }

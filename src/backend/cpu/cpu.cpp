@@ -6,6 +6,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/amx_attention.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/tiles.h"
@@ -77,6 +78,7 @@ class CpuBackend final : public Backend {
     info.name = "cpu";
     info.isa = cpu::rung_name(rung_);
     info.isas = cpu_isas();
+    if (!cpu::amx_works()) info.missing = cat("amx: ", cpu::amx_problem());
     info.threads = pool_.threads();
     info.description = cat(model_name(), ", ", info.isa, ", ", info.threads,
                            info.threads == 1 ? " thread" : " threads");
