@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention forward on AMX, from bf16 operands: bound by 2^x and the products alike, by packing v
-// when decoding. T = 512 causal, 14 heads of 64 on 2: 1.0 ms on one thread (Emerald Rapids, 2026-11).
+// when decoding. T = 512 causal, 14 heads of 64 on 2: 1.0 ms on one thread (Emerald Rapids,
+// 2026-11).
 //
 // A task is a chunk of rows with one begin and a kv head; with few rows, also a stretch of keys.
 // Stretches are counted from begin and joined in order. Which thread takes which stretch, how rows
