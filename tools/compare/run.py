@@ -14,6 +14,7 @@ import fnmatch
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -224,6 +225,8 @@ def main():
     parser.add_argument("--only", default="*", help="cases by pattern, such as 'decode/*'; bench")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
     options = parser.parse_args()
+    # An exception, so that the process that is being measured ends with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = options.rounds or (2 if options.quick else 5)
     deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
 
