@@ -238,7 +238,7 @@ void Trainer::Impl::forecast_time(const Order& order) {
       packs.push_back(std::move(pack));
   const double attended = mean_attended(packs);
   const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
-                         {step->limits(), attended, forecast.recompute});
+                         {step->limits(), attended, forecast.recompute, step->micro_flops()});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
   forecast.step_ms = 1e3 * (packs_per_update * probe.seconds(step->micro_plan(), attended) +
                             probe.update_seconds(trainable->layout.size()));

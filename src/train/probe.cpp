@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <set>
 
@@ -14,17 +13,25 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kLayers = 2;  // the first has no gradient below it, the second is like the rest
-constexpr int64_t kVocab = 16384;  // more than caches hold
+// At least two layers: the first has no gradient below it, the second is like the rest. More where
+// they take no time, since a small model's own size decides what stays in the caches.
+constexpr int64_t kLeastLayers = 2;
+constexpr double kLayerSeconds = 0.15;  // of one run, estimated, for more of them
+constexpr int64_t kVocab = 16384;       // more than caches hold
 constexpr int64_t kLeastTokens = 128;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
-constexpr double kUtilisation = 0.5;  // for that estimate
-constexpr double kTimedSeconds = 0.25;
-constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kLeastRuns = 3, kMostRuns = 9;
+constexpr double kUtilisation = 0.5;  // for those estimates
+constexpr double kTimedSeconds = 0.4;
+constexpr int kLeastRuns = 3, kMostRuns = 15;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return 0.5 * (values[(n - 1) / 2] + values[n / 2]);
 }
 
 std::string op_of(const Step& step) {
@@ -116,6 +123,10 @@ Pack make_pack(const PackLimits& limits, double attended, int64_t vocab) {
   return pack_rows(set, all, limits, 0, 0, true).front();
 }
 
+double flops_per_second(const Backend& backend) {
+  return 1e9 * kUtilisation * std::max(1.0, backend.info().peak_gflops);
+}
+
 }  // namespace
 
 double mean_attended(std::span<const Pack> packs) {
@@ -130,7 +141,12 @@ double mean_attended(std::span<const Pack> packs) {
 SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
                        const Trainable& trainable, const Case& run) {
   ModelConfig cut = config;
-  cut.layers = std::min(config.layers, kLayers);
+  const double whole_seconds = run.flops / flops_per_second(backend);
+  const double affordable = static_cast<double>(config.layers) * kLayerSeconds / whole_seconds;
+  cut.layers =
+      whole_seconds > 0 && affordable < static_cast<double>(config.layers)
+          ? std::min(config.layers, std::max(kLeastLayers, static_cast<int64_t>(affordable)))
+          : config.layers;
   cut.windows.resize(static_cast<size_t>(cut.layers));
   cut.vocab = std::min(config.vocab, kVocab);
   measure(backend, cut, weights, trainable, run);
@@ -146,7 +162,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   StepOptions options;
   options.recompute = run.recompute;
   std::unique_ptr<TrainStep> step;
-  const double rate = 1e9 * kUtilisation * std::max(1.0, backend.info().peak_gflops);
+  const double rate = flops_per_second(backend);
   for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
     options.limits.tokens = tokens;
     options.limits.targets = std::max<int64_t>(1, run.limits.targets * tokens / run.limits.tokens);
@@ -159,9 +175,8 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   step->set_params(adapter ? adapter->initial_params(0) : initial_weights(trained, random));
 
   const Plan& plan = step->micro_plan();
-  // The best of a few runs: what another process took from one of them is not the plan's.
-  std::vector<double> best(plan.steps.size(), kNever);
-  double best_update = kNever;
+  std::vector<std::vector<double>> samples(plan.steps.size());
+  std::vector<double> updates;
   AdamwSettings settings;
   step->accumulate_timed(pack, 1.0f);
   step->update(settings);
@@ -169,15 +184,15 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   for (int i = 0; i < kMostRuns; ++i) {
     if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
     const std::vector<double> seconds = step->accumulate_timed(pack, 1.0f);
-    for (size_t s = 0; s < seconds.size(); ++s) best[s] = std::min(best[s], seconds[s]);
+    for (size_t s = 0; s < seconds.size(); ++s) samples[s].push_back(seconds[s]);
     const Clock::time_point before = Clock::now();
     step->update(settings);
-    best_update = std::min(best_update, seconds_since(before));
+    updates.push_back(seconds_since(before));
   }
   const double attended = mean_attended({&pack, 1});
   for (size_t s = 0; s < plan.steps.size(); ++s) {
-    if (best[s] == kNever) continue;  // a device that cannot time its steps
-    const double seconds = best[s], units = units_of(plan, plan.steps[s], attended);
+    if (samples[s].empty()) continue;  // a device that cannot time its steps
+    const double seconds = median(samples[s]), units = units_of(plan, plan.steps[s], attended);
     for (Rate* r : {&by_kind_[kind_of(plan, plan.steps[s])], &by_op_[op_of(plan.steps[s])]}) {
       r->seconds += seconds;
       r->units += units;
@@ -185,7 +200,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
     all_.seconds += seconds;
     all_.units += step_flops(plan, plan.steps[s]);
   }
-  update_ = {best_update, static_cast<double>(trained.layout.size())};
+  update_ = {median(updates), static_cast<double>(trained.layout.size())};
 }
 
 double SpeedProbe::seconds(const Plan& plan, double attended) const {

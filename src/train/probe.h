@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SpeedProbe: how long a plan will take, from a moment's work on this device.
 //
-// A training step of the same model cut to two layers and a part of its vocabulary, with random
-// weights, is run step by step. Every kind of step (op, direction, kernel-relevant sizes) gets a
-// rate: seconds per unit of its work. The time of the whole plan is the sum over its steps. Where
-// even two layers take long, fewer tokens are run and the rates carry the difference.
+// A training step of the same model cut to a few layers (two if it is large) and a part of its
+// vocabulary, with random weights, is run step by step. Every kind of step (op, direction,
+// kernel-relevant sizes) gets a rate: seconds per unit of its work. The time of the whole plan is
+// the sum over its steps. Where even two layers take long, fewer tokens are run and the rates carry
+// the difference.
 #pragma once
 
 #include <map>
@@ -21,6 +22,7 @@ class SpeedProbe {
     PackLimits limits;
     double attended = 1;  // rows that a token attends to, on average
     bool recompute = false;
+    double flops = 0;  // of one pack
   };
 
   // `weights` and `trainable` are asked for types and sizes only.
