@@ -13,10 +13,19 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path,
     : path_(std::move(path)), metadata_(std::move(metadata)) {}
 
 void SafetensorsWriter::declare(const std::string& name, DType dtype, const Shape& shape) {
-  WICK_CHECK(!file_, "tensor ", name, " declared after the first write");
-  if (name == "__metadata__" || !index_.emplace(name, entries_.size()).second)
-    fail(ErrorCode::kInvalidArgument, path_.string(), ": tensor ", name, " declared twice");
-  entries_.push_back({name, dtype, shape});
+  WICK_CHECK(!dtype_is_quantized(dtype), "tensor ", name, " is no array of ", dtype_name(dtype));
+  add({name, safetensors_type_name(dtype), dtype_bytes(dtype), shape});
+}
+
+void SafetensorsWriter::declare_words(const std::string& name, const Shape& shape) {
+  add({name, "U32", 4, shape});
+}
+
+void SafetensorsWriter::add(Entry entry) {
+  WICK_CHECK(!file_, "tensor ", entry.name, " declared after the first write");
+  if (entry.name == "__metadata__" || !index_.emplace(entry.name, entries_.size()).second)
+    fail(ErrorCode::kInvalidArgument, path_.string(), ": tensor ", entry.name, " declared twice");
+  entries_.push_back(std::move(entry));
 }
 
 void SafetensorsWriter::begin_file() {
@@ -25,7 +34,7 @@ void SafetensorsWriter::begin_file() {
   std::vector<Entry*> order;
   for (Entry& entry : entries_) order.push_back(&entry);
   std::stable_sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
-    return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
+    return a->element_bytes > b->element_bytes;
   });
   Json header = Json::object();
   if (!metadata_.empty()) header["__metadata__"] = metadata_;
@@ -33,11 +42,11 @@ void SafetensorsWriter::begin_file() {
   size_t at = 0;
   for (Entry* entry : order) {
     entry->begin = at;
-    at += static_cast<size_t>(entry->shape.elements()) * dtype_bytes(entry->dtype);
+    at += static_cast<size_t>(entry->shape.elements()) * entry->element_bytes;
     entry->end = at;
     Json dims = Json::array();
     for (int i = 0; i < entry->shape.rank(); ++i) dims.push_back(entry->shape[i]);
-    Json value = {{"dtype", safetensors_type_name(entry->dtype)},
+    Json value = {{"dtype", entry->type},
                   {"shape", std::move(dims)},
                   {"data_offsets", {entry->begin, entry->end}}};
     members.emplace_back(entry->name, std::move(value));
@@ -63,8 +72,8 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
     fail(ErrorCode::kInvalidArgument, path_.string(), ": tensor ", name, " written twice");
   if (bytes.size() != entry.end - entry.begin)
     fail(ErrorCode::kInvalidArgument, path_.string(), ": tensor ", name, " of shape ",
-         entry.shape.str(), " ", dtype_name(entry.dtype), " takes ", entry.end - entry.begin,
-         " bytes, got ", bytes.size());
+         entry.shape.str(), " ", entry.type, " takes ", entry.end - entry.begin, " bytes, got ",
+         bytes.size());
   file_->write_at(data_begin_ + entry.begin, bytes);
   entry.written = true;
 }
@@ -94,6 +103,13 @@ const char* safetensors_type_name(DType dtype) {
       return "I64";
     case DType::kU8:
       return "U8";
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
+      break;
   }
   return "?";
 }

@@ -32,6 +32,8 @@ class SafetensorsWriter {
 
   // Throws: kInvalidArgument for a name twice, or after the first write.
   void declare(const std::string& name, DType dtype, const Shape& shape);
+  // Of 32-bit words, the container of other programs' codes.
+  void declare_words(const std::string& name, const Shape& shape);
 
   // `bytes` as in memory: little-endian, row-major. Throws: kInvalidArgument for an undeclared
   // name, a second write, or a wrong size; kIo.
@@ -43,11 +45,13 @@ class SafetensorsWriter {
  private:
   struct Entry {
     std::string name;
-    DType dtype;
+    std::string type;  // as safetensors names it
+    size_t element_bytes;
     Shape shape;
     size_t begin = 0, end = 0;  // counted from the end of the header
     bool written = false;
   };
+  void add(Entry entry);
   void begin_file();
 
   std::filesystem::path path_;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "ops/case.h"
+#include "quant/rows.h"
 
 namespace wick::ops {
 namespace {
@@ -109,6 +110,16 @@ class Builder {
   void fill(Arg& a, double scale = 1.0, double shift = 0.0) {
     a.data.resize(static_cast<size_t>(a.shape.elements()));
     for (double& x : a.data) x = rounded(shift + scale * rng_.normal(), a.dtype);
+    if (!dtype_is_quantized(a.dtype)) return;
+    // The numbers that codes stand for, so that every back end has the same.
+    const auto cols = static_cast<size_t>(a.shape.cols());
+    std::vector<std::byte> codes(row_bytes(a.dtype, a.shape.cols()));
+    for (auto row = a.data.begin(); row != a.data.end(); row += static_cast<ptrdiff_t>(cols)) {
+      std::vector<float> values(row, row + static_cast<ptrdiff_t>(cols));
+      quantize_row(a.dtype, values.data(), a.shape.cols(), codes.data());
+      dequantize_row(a.dtype, codes.data(), a.shape.cols(), values.data());
+      std::copy(values.begin(), values.end(), row);
+    }
   }
   // A float operand with contents.
   void input(const std::string& name, Shape shape, bool differentiable = true, double scale = 1.0,

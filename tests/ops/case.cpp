@@ -63,6 +63,7 @@ bool Case::runs(Dir dir) const {
 }
 
 bool Case::frozen(const Arg& arg) const {
+  if (dtype_is_quantized(arg.dtype)) return true;
   const bool product = op == Op::kLinear || op == Op::kHead || op == Op::kEmbed;
   return in_bf16() && product && arg.role == Role::kWeight && arg.dtype == DType::kBF16 &&
          arg.shape.rank() == 2 && gap() == 0;
@@ -130,6 +131,12 @@ double rounded(double x, DType dtype) {
     case DType::kI32:
     case DType::kI64:
     case DType::kU8:
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
       break;
   }
   return x;
@@ -180,7 +187,8 @@ Plan one_step_plan(const Case& c, Dir dir) {
     const Arg& a = c.arg(name);
     auto id = static_cast<ValueId>(plan.values.size());
     if (c.frozen(a)) kind = Kind::kWeight;
-    if (c.gap() == 0 || a.shape.rank() != 2 || a.dtype == DType::kI32) {
+    if (c.gap() == 0 || a.shape.rank() != 2 || a.dtype == DType::kI32 ||
+        dtype_is_quantized(a.dtype)) {
       plan.values.push_back({name, a.shape, a.dtype, kind, id, 0, a.shape.cols()});
       return id;
     }

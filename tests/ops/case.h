@@ -5,7 +5,8 @@
 // Keys that every op understands:
 //   compute=bf16     type of the activations (default f32). A line without it is two cases, one of
 //                    each type, unless it is optional or the op has no activations
-//   <operand>=bf16   dtype of an operand (default: the activations' type, or f32 for the others)
+//   <operand>=bf16   dtype of an operand (default: the activations' type, or f32 for the others);
+//                    q8g32 and kin for frozen matrices
 //   mode=accumulate  outputs that may accumulate do (default write)
 //   without=dw,lse   absent outputs, and with them the inputs that only they need
 //   gap=5            every matrix is a column range of one that is 5 columns wider
@@ -61,7 +62,7 @@ struct Case {
   int64_t gap() const { return size("gap"); }
   bool in_bf16() const { return keys.contains("compute") && keys.at("compute") == "bf16"; }
   // Whether an operand is a frozen matrix of the plan, which a back end may keep in a form of its
-  // own: bf16 already, so that no form rounds it.
+  // own: bf16 already, so that no form rounds it, or quantised.
   bool frozen(const Arg& arg) const;
 };
 

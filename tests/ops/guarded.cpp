@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "quant/rows.h"
 
 namespace wick::ops {
 namespace {
@@ -14,6 +15,16 @@ constexpr std::byte kPattern{0xff};
 
 // The contents of an operand as a plain array of its dtype.
 std::vector<std::byte> plain_bytes(const Arg& arg) {
+  if (dtype_is_quantized(arg.dtype)) {
+    const int64_t cols = arg.shape.cols();
+    const size_t stride = row_bytes(arg.dtype, cols);
+    std::vector<std::byte> rows(static_cast<size_t>(arg.shape.rows()) * stride);
+    for (int64_t r = 0; r < arg.shape.rows(); ++r) {
+      std::vector<float> values(arg.data.begin() + r * cols, arg.data.begin() + (r + 1) * cols);
+      quantize_row(arg.dtype, values.data(), cols, rows.data() + static_cast<size_t>(r) * stride);
+    }
+    return rows;
+  }
   size_t count = static_cast<size_t>(arg.shape.elements());
   std::vector<std::byte> bytes(count * dtype_bytes(arg.dtype));
   auto put = [&](size_t i, auto x) { std::memcpy(bytes.data() + i * sizeof x, &x, sizeof x); };
@@ -34,6 +45,12 @@ std::vector<std::byte> plain_bytes(const Arg& arg) {
       case DType::kF64:
       case DType::kI64:
       case DType::kU8:
+      case DType::kQ8G32:
+      case DType::kQ8G64:
+      case DType::kQ8G128:
+      case DType::kQ4G32:
+      case DType::kQ4G64:
+      case DType::kQ4G128:
         fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
     }
   }
@@ -57,6 +74,12 @@ double to_double(const std::byte* at, DType dtype) {
     case DType::kF64:
     case DType::kI64:
     case DType::kU8:
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
       break;
   }
   fail(ErrorCode::kUnsupported, "no case has operands of this dtype");

@@ -33,6 +33,12 @@ inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
     case DType::kI32:
     case DType::kI64:
     case DType::kU8:
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
       break;
   }
   return 0;

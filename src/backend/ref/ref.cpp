@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/ref/ref.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/ref/scalar.h"
 #include "base/check.h"
 #include "base/half.h"
+#include "quant/rows.h"
 
 namespace wick {
 namespace {
@@ -14,7 +16,7 @@ bool accept_all(const StepArgs&) { return true; }
 
 template <class S>
 size_t held_bytes(DType dtype) {
-  return dtype_is_float(dtype) ? sizeof(S) : dtype_bytes(dtype);
+  return dtype_is_float(dtype) || dtype_is_quantized(dtype) ? sizeof(S) : dtype_bytes(dtype);
 }
 
 template <class S, class T, class Widen>
@@ -47,6 +49,14 @@ void store(DType dtype, int64_t count, const void* plain, void* held) {
     case DType::kI64:
     case DType::kU8:
       std::memcpy(held, plain, static_cast<size_t>(count) * dtype_bytes(dtype));
+      return;
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
+      WICK_CHECK(false, dtype_name(dtype), " elements come by rows: prepare()");
   }
 }
 
@@ -67,6 +77,14 @@ void load(DType dtype, int64_t count, const void* held, void* plain) {
     case DType::kI64:
     case DType::kU8:
       std::memcpy(plain, held, static_cast<size_t>(count) * dtype_bytes(dtype));
+      return;
+    case DType::kQ8G32:
+    case DType::kQ8G64:
+    case DType::kQ8G128:
+    case DType::kQ4G32:
+    case DType::kQ4G64:
+    case DType::kQ4G128:
+      WICK_CHECK(false, dtype_name(dtype), " elements are not read back");
   }
 }
 
@@ -148,6 +166,21 @@ template <class S>
 void RefBackend<S>::download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
                              void* data) const {
   host_download(held_elements<S>(), from, dtype, offset, count, data);
+}
+
+template <class S>
+BufferPtr RefBackend<S>::prepare(const Value& weight, WeightForm form, const void* rows) {
+  if (!dtype_is_quantized(weight.dtype)) return Backend::prepare(weight, form, rows);
+  const int64_t cols = weight.shape.cols();
+  BufferPtr made = allocate(weight.dtype, weight.shape.elements());
+  S* to = elements(*made);
+  const auto* from = static_cast<const std::byte*>(rows);
+  std::vector<float> row(static_cast<size_t>(cols));
+  for (int64_t r = 0; r < weight.shape.rows(); ++r, from += row_bytes(weight.dtype, cols)) {
+    dequantize_row(weight.dtype, from, cols, row.data());
+    std::copy(row.begin(), row.end(), to + r * cols);
+  }
+  return made;
 }
 
 template <class S>

@@ -29,6 +29,8 @@ class RefBackend final : public Backend {
   void upload(Buffer& to, DType dtype, int64_t offset, int64_t count, const void* data) override;
   void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
                 void* data) const override;
+  // A quantised weight is held as the numbers that its codes stand for.
+  BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override;
   Selection select(const Plan& plan) const override;
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
                                    BufferPtr arena = nullptr) override;
