@@ -45,12 +45,13 @@ Operand operand_of(const Plan& plan, std::span<const WeightForm> forms, ValueId 
   if (id == kNone) return {};
   const Value& v = plan.value(id);
   const WeightForm form = forms[static_cast<size_t>(v.root)];
-  return {.data = nullptr,
-          .rows = v.shape.rows(),
-          .cols = v.shape.cols(),
-          .ld = std::max<int64_t>(v.ld != 0 ? v.ld : v.shape.cols(), 1),
-          .dtype = form == WeightForm::kTiles ? DType::kBF16 : v.dtype,
-          .form = form};
+  return {
+      .data = nullptr,
+      .rows = v.shape.rows(),
+      .cols = v.shape.cols(),
+      .ld = std::max<int64_t>(v.ld != 0 ? v.ld : v.shape.cols(), 1),
+      .dtype = form == WeightForm::kTiles && !dtype_is_quantized(v.dtype) ? DType::kBF16 : v.dtype,
+      .form = form};
 }
 
 void describe(const Plan& plan, std::span<const WeightForm> forms, const Step& step,
@@ -95,7 +96,9 @@ std::vector<WeightForm> Backend::weight_forms(const Plan& plan) const {
 
 int64_t Backend::weight_bytes(const Value& weight, WeightForm form) const {
   WICK_CHECK(form == WeightForm::kRows, "a form that this back end does not have");
-  return weight.shape.elements() * static_cast<int64_t>(element_bytes(weight.dtype));
+  if (size_t size = element_bytes(weight.dtype); size > 0)
+    return weight.shape.elements() * static_cast<int64_t>(size);
+  return weight.shape.rows() * static_cast<int64_t>(row_bytes(weight.dtype, weight.shape.cols()));
 }
 
 BufferPtr Backend::prepare(const Value& weight, WeightForm form, const void* rows) {

@@ -17,7 +17,7 @@ namespace wick {
 
 class ThreadPool;
 
-// A device's size of one element.
+// A device's size of one element; 0 for a quantised type that rests as its rows of codes.
 using ElementBytes = size_t (*)(DType);
 
 // Elements on one device.
@@ -31,7 +31,7 @@ using BufferPtr = std::shared_ptr<Buffer>;
 // How a frozen matrix rests on a device.
 enum class WeightForm : uint8_t {
   kRows,   // row-major, in its own dtype
-  kTiles,  // bf16, in the tiles of a matrix unit (backend/cpu/tiles.h)
+  kTiles,  // bf16 or codes, in the tiles of a matrix unit (backend/cpu/tiles.h)
 };
 
 // What a back end decided about a plan: by step the kernel and its scratch, by weight its form.
@@ -105,7 +105,8 @@ class Backend {
   // all plans of one model in one compute type, so that they share one copy.
   virtual std::vector<WeightForm> weight_forms(const Plan& plan) const;
   virtual int64_t weight_bytes(const Value& weight, WeightForm form) const;
-  // The device's copy of a weight. `rows` holds its elements row-major, in its dtype.
+  // The device's copy of a weight. `rows` holds its elements row-major, in its dtype: row_bytes()
+  // for each row.
   virtual BufferPtr prepare(const Value& weight, WeightForm form, const void* rows);
   // What --dtype auto means here.
   virtual DType preferred_compute() const { return DType::kF32; }

@@ -159,6 +159,10 @@ std::byte* HostProgram::address(ValueId id) const {
   WICK_CHECK(bound != nullptr, "value ", root.name, " is bound to no buffer");
   if (forms_[index] != WeightForm::kRows) return host_buffer(*bound).data();
   size_t wanted = static_cast<size_t>(root.shape.elements()) * size;
+  if (size == 0) {
+    WICK_CHECK(v.offset == 0, "value ", v.name, " is a part of a quantised weight");
+    wanted = static_cast<size_t>(root.shape.rows()) * row_bytes(root.dtype, root.shape.cols());
+  }
   WICK_CHECK(bound->bytes() >= wanted, "value ", root.name, " needs ", wanted,
              " bytes, its buffer has ", bound->bytes());
   return host_buffer(*bound).data() + offset;

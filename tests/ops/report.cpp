@@ -51,6 +51,8 @@ std::string cell(const Backend& backend, const Case& c, Dir dir) {
   if (has_role(c, dir, Role::kActivation)) activations.push_back(DType::kBF16);
   const bool weighted = has_role(c, dir, Role::kWeight);
   if (weighted) weights = {DType::kF32, DType::kBF16, DType::kF16};
+  if (weighted && (c.op == Op::kLinear || c.op == Op::kHead || c.op == Op::kEmbed))
+    weights.insert(weights.end(), {DType::kQ8G32, DType::kQ4G32});
   std::string rows, columns, pairs;
   bool all = true;
   for (DType a : activations) {

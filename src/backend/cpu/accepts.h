@@ -14,9 +14,14 @@ inline bool is_activation(const Operand& o) { return is_f32(o) || o.dtype == DTy
 inline bool is_weight(const Operand& o) {
   return o.form == WeightForm::kRows && (is_activation(o) || o.dtype == DType::kF16);
 }
+// What only matrices are: read by products and embed.
+inline bool is_codes(const Operand& o) {
+  return o.form == WeightForm::kRows && dtype_is_quantized(o.dtype);
+}
 
-// Bit i of a mask is input or output i. Inputs in no mask are f32 or i32, such outputs f32.
-template <unsigned ActivationsIn, unsigned Weights, unsigned ActivationsOut>
+// Bit i of a mask is input or output i. Inputs in no mask are f32 or i32, such outputs f32. Weights
+// that are also in `Matrices` may be codes.
+template <unsigned ActivationsIn, unsigned Weights, unsigned ActivationsOut, unsigned Matrices = 0>
 bool accepts(const StepArgs& args) {
   const Operand* first = nullptr;
   auto same_type = [&](const Operand& o) {
@@ -27,8 +32,8 @@ bool accepts(const StepArgs& args) {
   for (size_t i = 0; i < args.in.size(); ++i) {
     const Operand& o = args.in[i];
     const bool good = (ActivationsIn >> i) & 1 ? same_type(o)
-                      : (Weights >> i) & 1     ? is_weight(o)
-                                               : is_f32(o) || is_i32(o);
+                      : (Weights >> i) & 1 ? is_weight(o) || ((Matrices >> i) & 1 && is_codes(o))
+                                           : is_f32(o) || is_i32(o);
     if (!good) return false;
   }
   for (size_t i = 0; i < args.out.size(); ++i)

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/amx.h"
 #include "backend/cpu/amx_attention.h"
+#include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
@@ -63,10 +64,11 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
-    for (auto list : {cpu::tile_candidates, cpu::amx_attention_candidates, cpu::linear_candidates,
-                      cpu::norm_candidates, cpu::elementwise_candidates, cpu::row_candidates,
-                      cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
-                      cpu::head_candidates, cpu::optimizer_candidates}) {
+    for (auto list :
+         {cpu::tile_candidates, cpu::amx_attention_candidates, cpu::quant_linear_candidates,
+          cpu::linear_candidates, cpu::norm_candidates, cpu::elementwise_candidates,
+          cpu::row_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
+          cpu::head_candidates, cpu::optimizer_candidates}) {
       cpu::Candidates some = list(rung_);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
@@ -114,12 +116,24 @@ class CpuBackend final : public Backend {
   }
   int64_t weight_bytes(const Value& weight, WeightForm form) const override {
     if (form == WeightForm::kRows) return Backend::weight_bytes(weight, form);
-    return static_cast<int64_t>(cpu::tiles_bytes(weight.shape[0], weight.shape[1]));
+    const int64_t n = weight.shape[0], k = weight.shape[1];
+    return static_cast<int64_t>(dtype_is_quantized(weight.dtype)
+                                    ? cpu::QuantTiles(nullptr, weight.dtype, n, k).bytes()
+                                    : cpu::tiles_bytes(n, k));
   }
   BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
-    if (form == WeightForm::kRows) return Backend::prepare(weight, form, rows);
+    if (form == WeightForm::kRows && !dtype_is_quantized(weight.dtype))
+      return Backend::prepare(weight, form, rows);
     auto made = std::make_shared<HostBuffer>(static_cast<size_t>(weight_bytes(weight, form)));
-    cpu::pack_tiles(pool_, weight.dtype, rows, weight.shape[0], weight.shape[1], made->data());
+    if (form == WeightForm::kRows) {
+      std::memcpy(made->data(), rows, made->bytes());
+      return made;
+    }
+    const int64_t n = weight.shape[0], k = weight.shape[1];
+    if (dtype_is_quantized(weight.dtype))
+      cpu::pack_quant_tiles(pool_, weight.dtype, rows, n, k, made->data());
+    else
+      cpu::pack_tiles(pool_, weight.dtype, rows, n, k, made->data());
     return made;
   }
   Selection select(const Plan& plan) const override {

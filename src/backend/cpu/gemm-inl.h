@@ -50,8 +50,8 @@ struct MatA {
 struct MatB {
   const void* data;
   int64_t ld;
-  bool transposed = false;  // element (k, n) lies at data[n * ld + k]
-  DType dtype = DType::kF32;
+  bool transposed = false;    // element (k, n) lies at data[n * ld + k]
+  DType dtype = DType::kF32;  // or a half, or quantised: then rows of ld elements
 };
 struct MatC {
   void* data;

@@ -12,6 +12,7 @@
 #include <hwy/cache_control.h>
 
 #include "backend/cpu/gemm-inl.h"
+#include "backend/cpu/quant-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
@@ -142,6 +143,26 @@ void pack_as(const T* from, int64_t ld, bool turned, int64_t count, int64_t widt
   for (int64_t i = 0; i < depth; ++i, from += ld, to += width)
     for (int64_t j = 0; j < width; j += kLanes)
       store_part(j < count ? load_part(from + j, count - j) : hn::Zero(df), to + j, width - j);
+}
+
+// The same from codes, which become floats a few columns at a time.
+void pack_codes(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
+                float* HWY_RESTRICT to) {
+  const QuantRows w(b.data, b.dtype, b.ld);
+  if (!b.transposed) {
+    for (int64_t i = 0; i < depth; ++i, to += nr) {
+      dequantize(w, k + i, n, cols, to);
+      std::fill(to + cols, to + nr, 0.0f);
+    }
+    return;
+  }
+  constexpr int64_t kColumns = 2 * kQuantBlock;
+  alignas(64) float part[std::max(kMaxCols, kSkinnyCols) * kColumns];
+  for (int64_t c = 0; c < depth; c += kColumns) {
+    const int64_t count = std::min(kColumns, depth - c);
+    for (int64_t r = 0; r < cols; ++r) dequantize(w, n + r, k + c, count, part + r * kColumns);
+    turn(part, kColumns, cols, nr, count, to + c * nr);
+  }
 }
 
 // A whole tile of C.
@@ -346,6 +367,7 @@ void pack_a(const MatA& a, int64_t m, int64_t rows, int64_t mr, int64_t k, int64
 
 void pack_b(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
             float* to) {
+  if (dtype_is_quantized(b.dtype)) return pack_codes(b, n, cols, nr, k, depth, to);
   with_type(b.dtype, [&](auto* type) HWY_ATTR {
     auto* from = static_cast<decltype(type)>(b.data);
     from += b.transposed ? n * b.ld + k : k * b.ld + n;

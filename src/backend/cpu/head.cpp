@@ -14,6 +14,7 @@
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
 #include "backend/cpu/gemm-inl.h"
+#include "backend/cpu/quant-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
@@ -69,7 +70,8 @@ void gather_x(ThreadPool& pool, const Operand& x, const int32_t* rows, int64_t c
 }
 
 MatB words_of(const Operand& w, int64_t v0, bool transposed) {
-  return {at(w, v0), w.ld, transposed, w.dtype};
+  return {w.as<char>() + static_cast<size_t>(v0) * row_bytes(w.dtype, w.ld), w.ld, transposed,
+          w.dtype};
 }
 
 // One row of logits: the running maximum and sum, the target's logit; with `sums`, also the
@@ -102,17 +104,21 @@ void softmax_row(float* logits, int64_t words, float* most, float* total, float*
 // Row m of `slope` is w[target] - sums * factor.
 void finish_row(const Operand& w, int64_t target, const float* sums, float factor,
                 const Operand& slope, int64_t m) {
-  with_type(w.dtype, [&](auto* type) HWY_ATTR {
-    auto* from = static_cast<decltype(type)>(w.data) + target * w.ld;
-    for (int64_t i = 0; i < w.cols; i += kLanes) {
-      const int64_t n = w.cols - i;
-      const VF v = hn::NegMulAdd(load_part(sums + i, n), set(factor), load_part(from + i, n));
-      if (slope.dtype == DType::kF32)
-        store_part(v, row<float>(slope, m) + i, n);
-      else
-        store_part(v, row<bf16>(slope, m) + i, n);
+  constexpr int64_t kPart = 256;
+  alignas(64) float part[kPart];
+  for (int64_t c = 0; c < w.cols; c += kPart) {
+    const int64_t count = std::min(kPart, w.cols - c);
+    if (dtype_is_quantized(w.dtype))
+      dequantize(QuantRows(w.data, w.dtype, w.ld), target, c, count, part);
+    else
+      widen(at(w, target, c), w.dtype, count, part);
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const int64_t n = count - i;
+      store_part(hn::NegMulAdd(load_part(sums + c + i, n), set(factor), load_part(part + i, n)),
+                 part + i, n);
     }
-  });
+    narrow(part, count, at(slope, m, c), slope.dtype);
+  }
 }
 
 void head_fwd(const StepArgs& args) {
@@ -244,7 +250,7 @@ bool reads_words(const StepArgs& args) {
   return !has_slope || (args.out.size() > 1 && args.out[1]);
 }
 bool accepts_bwd(const StepArgs& args) {
-  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1>(args);
+  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100>(args);
   std::vector<Operand> in(args.in.begin(), args.in.end());
   in[2] = {};
   return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
@@ -259,7 +265,8 @@ size_t head_bwd_scratch(const StepArgs& args, int) {
 
 Candidates head_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100>, head_fwd_scratch},
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10>,
+       head_fwd_scratch},
       {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
   };
   return kTable;

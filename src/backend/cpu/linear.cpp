@@ -31,7 +31,7 @@ size_t linear_fwd_scratch(const StepArgs& args, int) {
 }
 // The logits of decoding may be f32 where activations are bf16.
 bool accepts_fwd(const StepArgs& args) {
-  return accepts<0b1, 0b110, 0b1>(args) || accepts<0b1, 0b110, 0>(args);
+  return accepts<0b1, 0b110, 0b1, 0b10>(args) || accepts<0b1, 0b110, 0, 0b10>(args);
 }
 
 // y for few rows: vectors along K, one sum per (row, output), each weight read once. `Rows` rows of
@@ -128,7 +128,9 @@ size_t linear_fwd_few_scratch(const StepArgs& args, int) {
   const Operand& x = args.in[0];
   return x.dtype == DType::kF32 ? 0 : static_cast<size_t>(x.elements()) * sizeof(float);
 }
-bool accepts_few(const StepArgs& args) { return args.in[0].rows <= kFewRows && accepts_fwd(args); }
+bool accepts_few(const StepArgs& args) {
+  return args.in[0].rows <= kFewRows && !is_codes(args.in[1]) && accepts_fwd(args);
+}
 
 // db[n] (+)= Σ_t dy[t, n] in row order; a task owns one stripe of columns.
 void column_sums(ThreadPool& pool, const Operand& dy, const Operand& db, bool add) {
@@ -199,7 +201,7 @@ Candidates linear_table() {
       {Op::kLinear, Dir::kForward, "linear_fwd_few_rows", linear_fwd_few, accepts_few,
        linear_fwd_few_scratch},
       {Op::kLinear, Dir::kForward, "linear_fwd", linear_fwd, accepts_fwd, linear_fwd_scratch},
-      {Op::kLinear, Dir::kBackward, "linear_bwd", linear_bwd, accepts<0b11, 0b100, 0b1>,
+      {Op::kLinear, Dir::kBackward, "linear_bwd", linear_bwd, accepts<0b11, 0b100, 0b1, 0b100>,
        linear_bwd_scratch},
       {Op::kBias, Dir::kForward, "bias_fwd", bias_fwd, accepts<0b1, 0b10, 0b1>, widened_scratch<1>},
       {Op::kBias, Dir::kBackward, "bias_bwd", bias_bwd, accepts<0b1, 0, 0>, nullptr},

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/quant_product.h"
 #include "base/half.h"
 #include "base/threads.h"
 
@@ -46,14 +47,16 @@ namespace wick::cpu {
 namespace {
 
 // What a thread does between the steps of a block: finishes the block before, a piece at a time,
-// turns the next panel of w, and brings near the sums that the next block starts from.
+// makes the next panel of w where it is turned or codes, and brings near the sums that the next
+// block starts from.
 struct Meanwhile {
   const Product& p;
   const float* c = nullptr;  // the block to finish; null: none
   int64_t row = 0, col = 0, piece = 0;
-  const char* turn_from = nullptr;  // blocks of w to turn: `turns` of them, one every `pause` steps
-  char* turn_to = nullptr;
-  int64_t turn_stride = 0, turns = 0, pause = 0, waited = 0;
+  // Blocks of w to make: `wanted` of a panel from a step on, one every `pause` steps of the
+  // product.
+  int64_t panel = 0, at = 0, wanted = 0, pause = 0, waited = 0;
+  char* made = nullptr;
   const char* next = nullptr;  // `lines` lines to bring near, `each` a step
   int64_t lines = 0, each = 0;
 
@@ -73,14 +76,20 @@ struct Meanwhile {
     piece = 0;
   }
 
-  void turn() {
-    turn_block(turn_from, turn_to);
-    turn_from += turn_stride;
-    turn_to += kBlockBytes;
-    --turns;
+  void make() {
+    alignas(64) char plain[kBlockBytes];
+    if (p.codes == nullptr)
+      turn_block(p.w + (at * p.panels + panel) * kBlockBytes, made);
+    else
+      unpack_quant_block(*p.codes, p.turned ? at : panel, p.turned ? panel : at,
+                         p.turned ? plain : made);
+    if (p.codes != nullptr && p.turned) turn_block(plain, made);
+    ++at;
+    made += kBlockBytes;
+    --wanted;
   }
-  void turn_all() {
-    while (turns > 0) turn();
+  void make_all() {
+    while (wanted > 0) make();
   }
 
   static void step(void* context, int64_t) {
@@ -88,8 +97,8 @@ struct Meanwhile {
     for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
       _mm_prefetch(m->next, _MM_HINT_T0);
     if (m->c != nullptr) m->finish_piece();
-    if (m->turns > 0 && ++m->waited == m->pause) {
-      m->turn();
+    if (m->wanted > 0 && ++m->waited == m->pause) {
+      m->make();
       m->waited = 0;
     }
   }
@@ -102,16 +111,20 @@ WICK_BF16_END
 namespace wick::cpu {
 namespace {
 
+// Where step s of a panel lies. A panel's steps follow each other; to be turned they lie a row of
+// blocks apart.
+const char* block_at(const Product& p, int64_t panel, int64_t s) {
+  if (p.codes != nullptr) return p.turned ? p.codes->block(s, panel) : p.codes->block(panel, s);
+  return p.w + (p.turned ? s * p.panels + panel : panel * p.x.steps + s) * kBlockBytes;
+}
+
 void work(const Product& p, const Share& share) {
   const Streamed& x = p.x;
   const int64_t blocks = share.b1 - share.b0;
   const bool keep = keeps_sums(p);
-  // A panel's steps follow each other; to be turned they lie a row of blocks apart.
-  const int64_t stride = (p.turned ? p.panels : 1) * kBlockBytes;
-  const int64_t across = (p.turned ? 1 : x.steps) * kBlockBytes;
-  alignas(64) char turned[2][kMostSteps * kBlockBytes];
+  const bool makes = p.turned || p.codes != nullptr;
+  alignas(64) char made[2][kMostSteps * kBlockBytes];
   Meanwhile meanwhile{p};
-  meanwhile.turn_stride = stride;
   meanwhile.pause = blocks;
   int64_t which = 0;  // of two blocks of sums: one is finished while the other is made
   Block b;
@@ -120,7 +133,7 @@ void work(const Product& p, const Share& share) {
     b.a_tile = 16 * x.row_bytes;
     b.a_step = 64;
   }
-  b.ahead_step = stride;
+  b.ahead_step = block_at(p, 0, 1) - block_at(p, 0, 0);
   b.meanwhile = Meanwhile::step;
   b.context = &meanwhile;
   p.unit->begin(16);
@@ -129,23 +142,24 @@ void work(const Product& p, const Share& share) {
     b.first = s == 0 && !p.continues;
     const bool finishes = s + b.steps == x.steps && p.finish.y;
     for (int64_t panel = share.p0; panel < share.p1; ++panel) {
-      const char* w = p.w + panel * across + s * stride;
-      // While this panel is multiplied the next is turned, and what comes then is brought near, a
+      b.b = block_at(p, panel, s);
+      // While this panel is multiplied the next is made, and what comes then is brought near, a
       // piece with each block of rows.
-      const int64_t reach = p.turned ? 2 : 1;
-      const char* next = panel + reach < share.p1 ? w + reach * across : w;
-      const int64_t lines = (kBlockBytes / 64 + blocks - 1) / blocks;
-      b.b = w;
-      if (p.turned) {
-        auto turn_panel = [&](int64_t i) {
-          meanwhile.turn_from = p.w + i * across + s * stride;
-          meanwhile.turn_to = turned[i % 2];
-          meanwhile.turns = i < share.p1 ? b.steps : 0;
+      const int64_t reach = makes ? 2 : 1;
+      const char* next = panel + reach < share.p1 ? block_at(p, panel + reach, s) : b.b;
+      const int64_t block_lines = (p.codes != nullptr ? p.codes->block_bytes : kBlockBytes) / 64;
+      const int64_t lines = (block_lines + blocks - 1) / blocks;
+      if (makes) {
+        auto make_panel = [&](int64_t i) {
+          meanwhile.panel = i;
+          meanwhile.at = s;
+          meanwhile.made = made[i % 2];
+          meanwhile.wanted = i < share.p1 ? b.steps : 0;
         };
-        if (panel == share.p0) turn_panel(panel);
-        meanwhile.turn_all();
-        turn_panel(panel + 1);
-        b.b = turned[panel % 2];
+        if (panel == share.p0) make_panel(panel);
+        meanwhile.make_all();
+        make_panel(panel + 1);
+        b.b = made[panel % 2];
       }
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t block = share.b0 + i;
@@ -153,7 +167,7 @@ void work(const Product& p, const Share& share) {
         b.a = x.at(block, s);
         b.a_tiles = x.rows - block * 32 <= 16 ? 1 : 2;
         b.ahead = next + i * lines * 64;
-        b.ahead_lines = std::clamp<int64_t>(kBlockBytes / 64 - i * lines, 0, lines);
+        b.ahead_lines = std::clamp<int64_t>(block_lines - i * lines, 0, lines);
         meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
         meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
         meanwhile.each = part_size(meanwhile.lines, b.steps);

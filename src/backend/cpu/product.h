@@ -17,6 +17,8 @@
 
 namespace wick::cpu {
 
+struct QuantTiles;
+
 constexpr int64_t kBlockBytes = kBlockElements * 2;
 
 // C[32, 32] (+)= A[32, 32 * steps] B[32 * steps, 32].
@@ -95,7 +97,8 @@ struct Product {
   const Unit* unit = nullptr;
   bool turned = false;
   const char* w = nullptr;
-  int64_t panels = 0;  // of 32 columns of the result
+  const QuantTiles* codes = nullptr;  // in place of w
+  int64_t panels = 0;                 // of 32 columns of the result
   Streamed x = {};
   Finish finish = {};       // without y the result stays in `sums`
   float* sums = nullptr;    // [panels][blocks of rows] of Block::c; null: in scratch

@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/rows.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
-#include "backend/cpu/simd-inl.h"
+#include "backend/cpu/quant-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
@@ -24,6 +24,18 @@ void embed_fwd(const StepArgs& args) {
   if (table.dtype == y.dtype)
     return parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) {
       for (int64_t t = t0; t < t1; ++t) copy_row(table, ints(ids)[t], y, t);
+    });
+  if (dtype_is_quantized(table.dtype))
+    return parallel_rows(*args.pool, y.rows, y.cols * 8, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      constexpr int64_t kPart = 256;
+      alignas(64) float part[kPart];
+      const QuantRows rows(table.data, table.dtype, table.ld);
+      for (int64_t t = t0; t < t1; ++t)
+        for (int64_t c = 0; c < y.cols; c += kPart) {
+          const int64_t count = std::min(kPart, y.cols - c);
+          dequantize(rows, ints(ids)[t], c, count, part);
+          narrow(part, count, at(y, t, c), y.dtype);
+        }
     });
   const bool to_bf16 = y.dtype == DType::kBF16;
   with_type(table.dtype, [&](auto* type) {
@@ -117,7 +129,7 @@ void segment_sum_bwd(const StepArgs& args) {
 
 Candidates row_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts<0, 0b1, 0b1>, nullptr},
+      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts<0, 0b1, 0b1, 0b1>, nullptr},
       {Op::kEmbed, Dir::kBackward, "embed_bwd", embed_bwd, accepts<0b1, 0, 0>, nullptr},
       {Op::kGatherRows, Dir::kForward, "gather_rows_fwd", gather_rows_fwd, accepts<0b1, 0, 0b1>,
        nullptr},

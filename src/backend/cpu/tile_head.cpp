@@ -27,6 +27,11 @@ constexpr int64_t kWords = 1024;  // of the vocabulary in a chunk
 constexpr float kSlack = 8.0f;
 constexpr int64_t kSums = 1024;  // elements of one block of sums
 
+// Rows and codes become tiles of bf16, chunk by chunk.
+bool needs_tiles(const Operand& w) {
+  return w.form != WeightForm::kTiles || dtype_is_quantized(w.dtype);
+}
+
 struct Work {
   int32_t* kept;                      // the rows that count
   char *x, *left;                     // those of a stretch, and packed
@@ -58,7 +63,7 @@ struct Work {
       weights = bytes_of(Streamed(rows, words, nullptr).bytes());
       sums = floats(tile_blocks(d) * blocks * kSums);
     }
-    if (w.form != WeightForm::kTiles) tiles = bytes_of(tiles_bytes(words, d));
+    if (needs_tiles(w)) tiles = bytes_of(tiles_bytes(words, d));
     if (dw) {
       gradient = bytes_of(static_cast<size_t>(rows * words) * 2);
       product = bytes_of(columns_scratch(rows, words, d, threads));
@@ -218,6 +223,9 @@ void store_sums(const Work& work, int64_t block, int64_t half, int64_t blocks, i
 
 // Row `row` of w, in tiles or not, as bf16.
 void copy_weight_row(const Operand& w, int64_t row, uint16_t* to) {
+  if (dtype_is_quantized(w.dtype))
+    return unpack_quant_row(QuantTiles(w.data, w.dtype, w.rows, w.cols), row,
+                            reinterpret_cast<bf16*>(to));
   if (w.form == WeightForm::kTiles)
     return copy_tile_row(w.as<const char>(), row, w.cols, DType::kBF16, to);
   for (int64_t c = 0; c < w.cols; c += 32) {
@@ -296,8 +304,8 @@ struct Pass {
       for (int64_t v0 = 0; v0 < w.rows; v0 += kWords) {
         const int64_t words = std::min(kWords, w.rows - v0);
         const char* tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) * kBlockBytes;
-        if (w.form != WeightForm::kTiles) {
-          pack_tiles(pool, w.dtype, row_of(w, v0), words, d, work.tiles, w.ld);
+        if (needs_tiles(w)) {
+          make_tiles(v0, words);
           tiles = work.tiles;
         }
         multiply(pool, {.unit = &unit,
@@ -309,6 +317,17 @@ struct Pass {
       }
       end();
     }
+  }
+
+  void make_tiles(int64_t v0, int64_t words) const {
+    if (w.form != WeightForm::kTiles)
+      return pack_tiles(pool, w.dtype, row_of(w, v0), words, w.cols, work.tiles, w.ld);
+    const QuantTiles codes(w.data, w.dtype, w.rows, w.cols);
+    pool.parallel(tile_blocks(words), [&](int64_t panel) {
+      for (int64_t s = 0; s < codes.steps; ++s)
+        unpack_quant_block(codes, v0 / 32 + panel, s,
+                           work.tiles + (panel * codes.steps + s) * kBlockBytes);
+    });
   }
 
   int32_t target(int64_t row) const { return targets.as<const int32_t>()[which[row]]; }

@@ -44,17 +44,19 @@ void in_stretches(ThreadPool& pool, Product product, int64_t sum, const Finish& 
 
 }  // namespace
 
-const char* tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {
+TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {
+  if (dtype_is_quantized(w.dtype)) return {nullptr, QuantTiles(w.data, w.dtype, w.rows, w.cols)};
   void* tiles = take_tiles(w, pieces);
   if (w.form != WeightForm::kTiles) pack_tiles(pool, w.dtype, w.data, w.rows, w.cols, tiles, w.ld);
-  return static_cast<const char*>(tiles);
+  return {static_cast<const char*>(tiles)};
 }
 
-void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w, bool turned,
-                   const Finish& finish, Pieces& pieces) {
+void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const TiledWeight& w,
+                   bool turned, const Finish& finish, Pieces& pieces) {
   const bool few_panels = tile_blocks(finish.y.cols) < kPackPanels * pool.threads();
-  in_stretches(pool, {.unit = &unit, .turned = turned, .w = w}, x.cols, finish, pieces,
-               [&](int64_t row, int64_t rows, void* scratch) {
+  const QuantTiles* codes = w.codes ? &*w.codes : nullptr;
+  in_stretches(pool, {.unit = &unit, .turned = turned, .w = w.tiles, .codes = codes}, x.cols,
+               finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
                  if (few_panels && lies_ready(x, rows)) return in_place(x, row, rows);
                  const Streamed packed(rows, x.cols, scratch);
                  pack_left(pool, x, row, rows, packed);

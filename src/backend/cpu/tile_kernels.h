@@ -3,8 +3,10 @@
 // as they lie in a plan. And the kernels of head, for the table in tile_linear.cpp.
 #pragma once
 
+#include <optional>
+
 #include "backend/cpu/accepts.h"
-#include "backend/cpu/product.h"
+#include "backend/cpu/quant_product.h"
 
 namespace wick::cpu {
 
@@ -32,15 +34,19 @@ inline bool is_bf16(const Operand& o) {
   return o.dtype == DType::kBF16 && o.form == WeightForm::kRows;
 }
 
-// A weight's tiles: where it lies, or a packed copy in scratch.
+// A weight's tiles: where it lies, or a packed copy in scratch; or its codes.
+struct TiledWeight {
+  const char* tiles = nullptr;
+  std::optional<QuantTiles> codes = {};
+};
 inline void* take_tiles(const Operand& w, Pieces& pieces) {
   return w.form == WeightForm::kTiles ? w.data : pieces.take(tiles_bytes(w.rows, w.cols));
 }
-const char* tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces);
+TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces);
 
 // y (+)= scale x wᵀ + bias for many rows; turned, y (+)= scale x w. Scratch: rows_scratch().
-void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w, bool turned,
-                   const Finish& finish, Pieces& pieces);
+void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const TiledWeight& w,
+                   bool turned, const Finish& finish, Pieces& pieces);
 size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads);
 
 // y [A, B] (+)= scale aᵀ b for a [sum, A], b [sum, B]. Scratch: columns_scratch().

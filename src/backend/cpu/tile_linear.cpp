@@ -37,6 +37,11 @@ void sum_columns(const Operand& dy, const Operand& db, int64_t col, bool add) {
 void embed_rows(const Operand& table, const int32_t* ids, const Operand& y, int64_t t0,
                 int64_t t1) {
   const int64_t row_bytes = y.ld * static_cast<int64_t>(dtype_bytes(y.dtype));
+  if (dtype_is_quantized(table.dtype)) {
+    const QuantTiles codes(table.data, table.dtype, table.rows, table.cols);
+    for (int64_t t = t0; t < t1; ++t) unpack_quant_row(codes, ids[t], y.as<bf16>() + t * y.ld);
+    return;
+  }
   for (int64_t t = t0; t < t1; ++t)
     copy_tile_row(table.as<const char>(), ids[t], y.cols, y.dtype, y.as<char>() + t * row_bytes);
 }
@@ -85,11 +90,14 @@ void linear_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &y = args.out[0];
   if (x.rows == 0 || y.cols == 0) return;
   Pieces pieces(args.scratch);
-  const char* w = tiles_of(*args.pool, args.in[1], pieces);
+  const TiledWeight w = tiles_of(*args.pool, args.in[1], pieces);
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
                       widen_bias(input(args, 2), pieces)};
-  if (x.rows <= kFewRows)
-    multiply_few(*args.pool, U, x, w, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
+  if (w.codes && x.rows <= kQuantFewRows)
+    multiply_quant_few(*args.pool, x, *w.codes, finish,
+                       pieces.take(quant_few_scratch(*w.codes, x.rows)));
+  else if (!w.codes && x.rows <= kFewRows)
+    multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
   else
     multiply_rows(*args.pool, U, x, w, false, finish, pieces);
 }
@@ -98,7 +106,10 @@ size_t linear_fwd_scratch(const StepArgs& args, int threads) {
   Pieces pieces(nullptr);
   take_tiles(w, pieces);
   pieces.take(bias_bytes(input(args, 2)));
-  if (x.rows <= kFewRows)
+  const bool codes = dtype_is_quantized(w.dtype);
+  if (codes && x.rows <= kQuantFewRows)
+    pieces.take(quant_few_scratch(QuantTiles(nullptr, w.dtype, w.rows, w.cols), x.rows));
+  else if (!codes && x.rows <= kFewRows)
     pieces.take(few_rows_scratch(x.rows, x.cols));
   else
     pieces.take(rows_scratch(x.rows, w.rows, x.cols, threads));
@@ -119,7 +130,7 @@ void linear_bwd(const StepArgs& args) {
   ThreadPool& pool = *args.pool;
   if (dx && dx.rows > 0) {
     Pieces pieces(args.scratch);
-    const char* w = tiles_of(pool, args.in[2], pieces);
+    const TiledWeight w = tiles_of(pool, args.in[2], pieces);
     multiply_rows(pool, U, dy, w, true, {dx, scale, args.accumulates(0)}, pieces);
   }
   if (dw) {
@@ -143,7 +154,8 @@ size_t linear_bwd_scratch(const StepArgs& args, int threads) {
 }
 
 bool accepts_embed(const StepArgs& args) {
-  return args.in[0].form == WeightForm::kTiles && is_result(args.out[0]);
+  return args.in[0].form == WeightForm::kTiles && is_result(args.out[0]) &&
+         (!dtype_is_quantized(args.in[0].dtype) || is_bf16(args.out[0]));
 }
 void embed_fwd(const StepArgs& args) {
   const Operand &table = args.in[0], &y = args.out[0];

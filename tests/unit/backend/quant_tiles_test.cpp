@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes in tiles stand for the numbers of the rows that they were packed from.
+#include "backend/cpu/quant_tiles.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "backend/cpu/quant_product.h"
+#include "backend/cpu/rungs.h"
+#include "backend/host_program.h"
+#include "base/rng.h"
+#include "base/threads.h"
+#include "quant/rows.h"
+
+namespace wick::cpu {
+namespace {
+
+constexpr DType kTypes[] = {DType::kQ8G32, DType::kQ8G64, DType::kQ8G128,
+                            DType::kQ4G32, DType::kQ4G64, DType::kQ4G128};
+
+struct Packed {
+  HostBuffer tiles;
+  std::vector<float> numbers;  // [n, k]
+
+  Packed(DType type, int64_t n, int64_t k)
+      : tiles(QuantTiles(nullptr, type, n, k).bytes()), numbers(static_cast<size_t>(n * k)) {
+    Rng rng(static_cast<uint64_t>(n * k));
+    std::vector<std::byte> rows(static_cast<size_t>(n) * row_bytes(type, k));
+    for (float& x : numbers) x = rng.normal();
+    for (int64_t r = 0; r < n; ++r) {
+      std::byte* row = rows.data() + static_cast<size_t>(r) * row_bytes(type, k);
+      quantize_row(type, numbers.data() + r * k, k, row);
+      dequantize_row(type, row, k, numbers.data() + r * k);
+    }
+    ThreadPool pool(2);
+    pack_quant_tiles(pool, type, rows.data(), n, k, tiles.data());
+  }
+};
+
+TEST(QuantTiles, RowsAreTheSameNumbers) {
+  for (DType type : kTypes)
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {33, 40}, {70, 300}, {64, 256}}) {
+      Packed p(type, n, k);
+      const QuantTiles w(p.tiles.data(), type, n, k);
+      std::vector<bf16> row(static_cast<size_t>(k));
+      for (int64_t r = 0; r < n; ++r) {
+        unpack_quant_row(w, r, row.data());
+        for (int64_t c = 0; c < k; ++c)
+          ASSERT_EQ(to_float(row[static_cast<size_t>(c)]),
+                    to_float(to_bf16(p.numbers[static_cast<size_t>(r * k + c)])))
+              << dtype_name(type) << " " << n << "x" << k << " at " << r << ", " << c;
+      }
+    }
+}
+
+TEST(QuantTiles, BlocksAreTiles) {
+  if (!rung_works(Rung::kAvx512Bf16)) GTEST_SKIP();
+  for (DType type : kTypes) {
+    const int64_t n = 40, k = 200;
+    Packed p(type, n, k);
+    const QuantTiles w(p.tiles.data(), type, n, k);
+    alignas(64) bf16 block[kBlockElements];
+    for (int64_t panel = 0; panel < 2; ++panel)
+      for (int64_t step = 0; step < w.steps; ++step) {
+        unpack_quant_block(w, panel, step, reinterpret_cast<char*>(block));
+        for (int64_t r = 0; r < 32; ++r)
+          for (int64_t c = 0; c < 32; ++c) {
+            const int64_t row = panel * 32 + r, column = step * 32 + c;
+            const float wanted =
+                row < n && column < k
+                    ? to_float(to_bf16(p.numbers[static_cast<size_t>(row * k + column)]))
+                    : 0.0f;
+            ASSERT_EQ(to_float(block[tile_index(r, c, 32)]), wanted)
+                << dtype_name(type) << " at " << row << ", " << column;
+          }
+      }
+  }
+}
+
+}  // namespace
+}  // namespace wick::cpu
