@@ -3,16 +3,18 @@
 _wick() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} flags=
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "train generate chat eval merge data plan bench tokenize template devices --help --version" -- "$cur"))
+    COMPREPLY=($(compgen -W "train generate chat eval merge convert data plan bench tokenize template devices --help --version" -- "$cur"))
     return
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --max-seq-length) COMPREPLY=(); return ;;
@@ -61,7 +63,7 @@ _wick() {
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     generate)
-      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         -p|--prompt) COMPREPLY=(); return ;;
@@ -70,6 +72,8 @@ _wick() {
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         -m|--max-tokens) COMPREPLY=(); return ;;
         --temp|--temperature) COMPREPLY=(); return ;;
@@ -96,12 +100,14 @@ _wick() {
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     chat)
-      flags="-h --help --version -c --config --model --adapter-path --dtype --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         -m|--max-tokens) COMPREPLY=(); return ;;
         --temp|--temperature) COMPREPLY=(); return ;;
@@ -128,7 +134,7 @@ _wick() {
         --cpu-isa) COMPREPLY=(); return ;;
       esac ;;
     eval)
-      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --quantize --group-size --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -144,6 +150,8 @@ _wick() {
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
@@ -159,6 +167,19 @@ _wick() {
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --save-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
+        --device) COMPREPLY=(); return ;;
+        --threads) COMPREPLY=(); return ;;
+        --cpu-isa) COMPREPLY=(); return ;;
+      esac ;;
+    convert)
+      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --device --threads --cpu-isa --json -q --quiet"
+      case "$prev" in
+        -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --save-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
@@ -183,11 +204,13 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --max-seq-length) COMPREPLY=(); return ;;
@@ -237,7 +260,7 @@ _wick() {
         --shape) COMPREPLY=(); return ;;
       esac ;;
     bench)
-      flags="-h --help --version -c --config --batch-size --seq --rank --targets --prompt-tokens -m --max-tokens --seconds --iters --warmup --losses --profile --save-adapter --save-model --save-baseline --baseline --html --model --dtype --seed --shape --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --batch-size --seq --rank --targets --prompt-tokens -m --max-tokens --seconds --iters --warmup --losses --profile --save-adapter --save-model --save-baseline --baseline --html --model --dtype --quantize --group-size --seed --shape --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --batch-size) COMPREPLY=(); return ;;
@@ -256,6 +279,8 @@ _wick() {
         --html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
+        --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
         --shape) COMPREPLY=(); return ;;
         --device) COMPREPLY=(); return ;;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging adapters into plain model folders and taking them out again.
+// Merging adapters into plain model folders and taking them out again; other types of weights.
 #pragma once
 
 #include <string>
@@ -28,5 +28,25 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options);
 // Restores the base of a merged folder to the bit into save_path: from the base that the folder
 // records, or from the differences that a reversible merge stored.
 MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path);
+
+struct ConvertOptions {
+  std::string model = {};       // as ModelOptions::model
+  std::string save_path = {};   // must not be the model's own folder
+  int64_t quantize = 0;         // 8 or 4 bits; 0: no codes in the result
+  int64_t group_size = 32;      // 32, 64, 128
+  std::string save_dtype = {};  // of a result without codes: f32, bf16, f16; "": as the model's,
+                                // bf16 for what was quantised
+};
+
+struct ConvertResult {
+  std::string path;
+  int64_t tensors = 0, quantized = 0;
+  int64_t bytes = 0;
+};
+
+// Writes the model as another folder. Quantised matrices are written as mlx-lm writes them, which
+// reads the folder too; wick reads back the codes that --quantize would have made, to the bit.
+// Matrices whose rows are not whole groups stay as they are. Throws: kInvalidArgument, kIo.
+ConvertResult convert_model(Engine& engine, const ConvertOptions& options);
 
 }  // namespace wick

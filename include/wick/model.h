@@ -18,6 +18,8 @@ struct ModelOptions {
   std::string adapter_path = {};  // a PEFT folder to attach; "": none
   std::string dtype = "auto";     // compute type: auto, f32, bf16; auto is bf16 where
                                   // the device has units for it
+  int64_t quantize = 0;           // matrices rest in codes of 8 or 4 bits; 0: as the file has them
+  int64_t group_size = 32;        // of those codes, numbers that share a scale: 32, 64, 128
   bool random_weights = false;    // keep config and tokenizer, draw the weights anew
   std::string shape = {};  // instead of a model: random bf16 weights of a known shape, such as
                            // qwen2.5-0.5b (see model_shapes()), without a tokenizer
@@ -32,7 +34,7 @@ struct ModelInfo {
   std::string shape;       // "" unless it was made from one
   std::string model_type;  // llama, qwen2, …
   int64_t parameters = 0, layers = 0, hidden = 0, vocab = 0, context = 0;
-  std::string weight_dtype;   // of the largest matrices: f32, bf16, f16
+  std::string weight_dtype;   // of the largest matrices: f32, bf16, f16, q8g32, q4g64, …
   std::string compute_dtype;  // f32 or bf16
   std::string adapter_path;   // "" if none is attached
   int64_t adapter_parameters = 0;

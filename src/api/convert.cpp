@@ -28,14 +28,6 @@ std::string fingerprint(std::span<const std::byte> bytes) {
   return text;
 }
 
-void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to) {
-  if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
-  std::error_code error;
-  if (!from.empty() && fs::equivalent(from, to, error))
-    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " is ", whose,
-         " own folder; name another");
-}
-
 // The file's tensor of the specs that an adapter touches, as spec and part.
 struct Touched {
   const WeightSpec* spec;
@@ -63,6 +55,14 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
+void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to) {
+  if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
+  std::error_code error;
+  if (!from.empty() && fs::equivalent(from, to, error))
+    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " is ", whose,
+         " own folder; name another");
+}
+
 MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   if (options.adapter_path.empty())
     fail(ErrorCode::kInvalidArgument, "--adapter-path is missing: the adapter to merge");
@@ -84,6 +84,11 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   const fs::path out = options.save_path;
   refuse_in_place(m.folder.folder, "the model's", out);
   refuse_in_place(options.adapter_path, "the adapter's", out);
+  for (const WeightSpec& spec : weight_specs(m.config))
+    if (dtype_is_quantized(m.weights->dtype(spec)))
+      fail(ErrorCode::kInvalidArgument, m.name(),
+           ": is quantised, and a merge changes weights by less than a code; merge into the model "
+           "that it was made from, or into what wick convert --dequantize writes");
   std::vector<float> params;
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 

@@ -78,8 +78,14 @@ struct EmbeddedFile {
 };
 std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without one
 
-// Config, tokenizer and templates of a model into a folder.
-void write_model_files(const Model::Impl& model, const std::filesystem::path& folder);
+// Config, tokenizer and templates of a model into a folder. config.json says `quantization` of the
+// weights beside it (null: they are plain), whatever the model's own says.
+void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
+                       const Json& quantization = nullptr);
+
+// Throws: kInvalidArgument where `to` is missing or is `from`; `whose` is "the model's", ….
+void refuse_in_place(const std::filesystem::path& from, const char* whose,
+                     const std::filesystem::path& to);
 
 // report.html: curves, settings, samples; no network.
 void write_report(const std::filesystem::path& path, const TrainOptions& options,

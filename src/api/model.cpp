@@ -69,6 +69,16 @@ DType compute_type(const std::string& name, const Backend& backend) {
   fail(ErrorCode::kInvalidArgument, "--dtype is \"", name, "\", wanted auto, f32 or bf16");
 }
 
+std::optional<DType> quantized_type(const ModelOptions& options) {
+  if (options.quantize == 0) return std::nullopt;
+  std::optional<DType> type =
+      quantized_dtype(static_cast<int>(options.quantize), options.group_size);
+  if (!type)
+    fail(ErrorCode::kInvalidArgument, "--quantize ", options.quantize, " --group-size ",
+         options.group_size, ": wanted 8 or 4 bits in groups of 32, 64 or 128");
+  return type;
+}
+
 }  // namespace
 
 std::vector<std::string> model_shapes() { return shape_names(); }
@@ -139,6 +149,7 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
                       : ModelWeights::random(impl->config, options.seed,
                                              options.shape.empty() ? DType::kF32 : DType::kBF16);
   impl->weights->compute_in(compute);
+  if (auto type = quantized_type(options)) impl->weights->quantize_to(*type);
   if (impl->tokenizer && !impl->tokenizer->chat_template_source().empty())
     impl->chat_template.emplace(impl->tokenizer->chat_template_source(),
                                 s.where + ": chat template");
@@ -212,14 +223,23 @@ std::string Model::render_chat_json(const std::string& messages_json,
   return impl_->chat_template->render(input).text;
 }
 
-void write_model_files(const Model::Impl& model, const std::filesystem::path& folder) {
+void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
+                       const Json& quantization) {
   if (!model.folder.folder.empty()) {
     copy_model_files(model.folder.folder, folder);
-    return;
+  } else {
+    make_folder(folder);
+    for (const EmbeddedFile& f : embedded_model_files())
+      if (f.name != "model.safetensors") write_file(folder / f.name, as_text(f.bytes));
   }
-  make_folder(folder);
-  for (const EmbeddedFile& f : embedded_model_files())
-    if (f.name != "model.safetensors") write_file(folder / f.name, as_text(f.bytes));
+  Json config = model.folder.config;
+  bool changed = false;
+  // mlx-lm reads the first and writes both.
+  for (const char* key : {"quantization", "quantization_config"}) {
+    changed |= config.erase(key) > 0 || !quantization.is_null();
+    if (!quantization.is_null()) config[key] = quantization;
+  }
+  if (changed) write_file(folder / "config.json", dump_json(config, 2) + "\n");
 }
 
 }  // namespace wick

@@ -152,6 +152,12 @@ void Trainer::Impl::declare() {
            "--fine-tune-type full trains the model's own weights; "
            "merge the adapter ",
            m.adapter_path, " first");
+    for (const WeightSpec& spec : weight_specs(m.config))
+      if (dtype_is_quantized(m.weights->dtype(spec)))
+        fail(
+            ErrorCode::kInvalidArgument,
+            "--fine-tune-type full changes the model's own weights, and quantised ones are frozen; "
+            "use lora, or leave --quantize out (wick convert --dequantize for a folder)");
     trainable = std::make_shared<Trainable>(train_weights(m.config, options.num_layers));
     return;
   }

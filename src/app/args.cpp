@@ -191,12 +191,15 @@ Option& Args::integer(const std::string& names, int64_t& target, const std::stri
                       const std::string& help, IntRange range) {
   Option& option = add(names, OptionKind::kInt, value, help);
   option.default_text = std::to_string(target);
-  option.set = [&target, range](const Json& given, const std::string& where) {
+  option.set = [&target, &option, range](const Json& given, const std::string& where) {
     if (given.is_number_unsigned() && given.get<uint64_t>() > uint64_t{INT64_MAX})
       misuse(where, " got ", shown(given), ", wanted at most ", range.max);
     int64_t n = given.get<int64_t>();
     if (n < range.min) misuse(where, " got ", n, ", wanted at least ", range.min);
     if (n > range.max) misuse(where, " got ", n, ", wanted at most ", range.max);
+    const auto& list = option.choices;
+    if (!list.empty() && std::find(list.begin(), list.end(), std::to_string(n)) == list.end())
+      misuse(where, " got ", n, ", wanted ", joined(list, ", "));
     target = n;
   };
   return option;

@@ -42,8 +42,20 @@ ModelOptions ModelFlags::options() const {
   return {.model = model,
           .adapter_path = adapter_path,
           .dtype = dtype,
+          .quantize = quantize,
+          .group_size = group_size,
           .shape = shape,
           .seed = static_cast<uint64_t>(seed)};
+}
+
+void add_quantize_flags(Args& args, int64_t& bits, int64_t& group_size) {
+  args.integer("--quantize", bits, "BITS",
+               "Keep matrices in codes of 8 or 4 bits; gains and biases stay as they are.")
+      .one_of({"8", "4"})
+      .shown("off");
+  args.integer("--group-size", group_size, "N",
+               "Numbers that share a scale of --quantize: 32, 64 or 128.")
+      .one_of({"32", "64", "128"});
 }
 
 void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter) {
@@ -58,11 +70,10 @@ void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter) {
         .path();
   args.text("--dtype", flags.dtype, "TYPE", "Type that is computed in: auto, f32, bf16 or f16.")
       .one_of({"auto", "f32", "bf16", "f16"});
+  add_quantize_flags(args, flags.quantize, flags.group_size);
   args.integer("--seed", flags.seed, "N", "Seed of every random choice.", {.min = 0});
   args.refuse("--trust-remote-code", OptionKind::kFlag,
               "it runs no code from model folders; llama, mistral, qwen2 and qwen3 are built in");
-  args.refuse("--quantize", OptionKind::kText,
-              "this version computes with the weights as they are; leave the flag out");
 }
 
 void add_shape_flag(Args& args, ModelFlags& flags) {

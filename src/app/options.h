@@ -26,10 +26,12 @@ void add_device_flags(Args& args, DeviceFlags& flags);
 
 struct ModelFlags {
   std::string model, shape, adapter_path, dtype = "auto";
-  int64_t seed = 0;
+  int64_t seed = 0, quantize = 0, group_size = 32;
 
   ModelOptions options() const;
 };
+// --quantize and --group-size, as every verb has them.
+void add_quantize_flags(Args& args, int64_t& bits, int64_t& group_size);
 // `reads_adapter`: --adapter-path is an adapter to attach (train and plan declare their own).
 void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter);
 

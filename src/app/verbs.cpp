@@ -5,12 +5,19 @@ namespace wick {
 
 const std::vector<Verb>& verbs() {
   static const std::vector<Verb> kVerbs = {
-      {"train", declare_train},       {"generate", declare_generate},
-      {"chat", declare_chat},         {"eval", declare_eval},
-      {"merge", declare_merge},       {"data", declare_data},
-      {"plan", declare_plan},         {"bench", declare_bench},
-      {"tokenize", declare_tokenize}, {"template", declare_template},
-      {"devices", declare_devices},   {"completions", declare_completions, true},
+      {"train", declare_train},
+      {"generate", declare_generate},
+      {"chat", declare_chat},
+      {"eval", declare_eval},
+      {"merge", declare_merge},
+      {"convert", declare_convert},
+      {"data", declare_data},
+      {"plan", declare_plan},
+      {"bench", declare_bench},
+      {"tokenize", declare_tokenize},
+      {"template", declare_template},
+      {"devices", declare_devices},
+      {"completions", declare_completions, true},
   };
   return kVerbs;
 }

@@ -24,6 +24,7 @@ std::function<int()> declare_generate(Args& args);
 std::function<int()> declare_chat(Args& args);
 std::function<int()> declare_eval(Args& args);
 std::function<int()> declare_merge(Args& args);
+std::function<int()> declare_convert(Args& args);
 std::function<int()> declare_data(Args& args);
 std::function<int()> declare_plan(Args& args);
 std::function<int()> declare_bench(Args& args);

@@ -69,7 +69,8 @@ void bench_merge(const BenchContext& c) {
     std::vector<std::byte> base, merged;
   };
   std::vector<Linear> linears;
-  const DType dtype = c.weights().dtype(weight_specs(c.config()).front());
+  DType dtype = c.weights().dtype(weight_specs(c.config()).front());
+  if (dtype_is_quantized(dtype)) dtype = DType::kBF16;
   double bytes = 0, gflop = 0;
   for (const LoraModule& m : adapter.modules()) {
     Linear l{&m, {}, {}};

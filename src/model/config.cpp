@@ -111,10 +111,14 @@ ModelConfig read_common_config(const Json& config, const std::string& where) {
 ModelConfig read_config(const Json& config, const Json& generation_config,
                         const std::string& where) {
   std::string type = get_string(config, "model_type", where);
-  if (find_member(config, "quantization_config") || find_member(config, "quantization"))
-    fail(ErrorCode::kUnsupported, where,
-         ": the weights are quantised (quantization_config); wick "
-         "reads f32, bf16 and f16 weights");
+  // mlx says bits and group_size of affine groups, whose tensors say the same; others name a
+  // method.
+  for (const char* key : {"quantization", "quantization_config"})
+    if (const Json* q = find_member(config, key))
+      if (!q->is_object() || q->contains("quant_method") || !q->contains("bits") ||
+          (q->contains("mode") && (*q)["mode"] != "affine"))
+        fail(ErrorCode::kUnsupported, where, ": ", key, " is ", dump_json(*q),
+             "; of quantised weights wick reads mlx's affine groups of 8 and 4 bits");
   for (const Family& family : kFamilies) {
     if (type != family.model_type) continue;
     ModelConfig c = family.read(config, where);

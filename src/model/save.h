@@ -15,11 +15,14 @@ namespace wick {
 using WeightOverride = std::function<std::optional<std::vector<float>>(const WeightSpec&)>;
 
 struct SavedWeights {
-  int64_t tensors = 0, changed = 0, bytes = 0;
+  int64_t tensors = 0, changed = 0, quantized = 0, bytes = 0;
 };
 
 // Writes model.safetensors. Overridden tensors are rounded to `dtype`, or to what the base has.
 // Others are copied to the bit, unless `dtype` asks for another type. A tied head is not written.
+// A quantised `dtype` is for matrices whose rows are whole groups, written as mlx does
+// (quant/mlx.h) with the promise that wick reads back to the bit; all else stays as it is, codes in
+// bf16.
 SavedWeights save_weights(const std::filesystem::path& folder, const ModelConfig& config,
                           const ModelWeights& weights, std::optional<DType> dtype,
                           const WeightOverride& changed);

@@ -1,43 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights.h"
 
-#include <cmath>
 #include <cstring>
 #include <set>
 
 #include "base/check.h"
-#include "base/half.h"
+#include "base/threads.h"
 #include "model/random_weights.h"
+#include "model/weight_rows.h"
+#include "quant/rows.h"
 
 namespace wick {
 
 namespace {
-
-// Calls f with a zero of the C++ type that holds the element type.
-template <typename F>
-void with_float_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kF32:
-      return f(0.0f);
-    case DType::kBF16:
-      return f(bf16{});
-    case DType::kF16:
-      return f(f16{});
-    default:
-      WICK_CHECK(false, dtype_name(dtype), " is no weight's element type");
-  }
-}
-
-void widen(DType dtype, const std::byte* from, size_t count, float* to) {
-  with_float_type(dtype, [&](auto element) {
-    using T = decltype(element);
-    for (size_t i = 0; i < count; ++i) {
-      T x;
-      std::memcpy(&x, from + i * sizeof(T), sizeof(T));
-      to[i] = to_float(x);
-    }
-  });
-}
 
 // The first element that is no finite number, or -1. Looks at exponent bits, so it keeps up with
 // the disk.
@@ -59,6 +34,13 @@ int64_t first_not_finite(DType dtype, const std::byte* data, size_t count) {
 bool may_be_ignored(const std::string& name, bool tied) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") ||
          (tied && name == "lm_head.weight");
+}
+
+void draw_random(uint64_t seed, const std::string& tensor, WeightSpec::Init init, double range,
+                 DType dtype, int64_t count, std::byte* to) {
+  const auto n = static_cast<size_t>(count);
+  if (init == WeightSpec::Init::kNormal) return fill_random(seed, tensor, range, dtype, n, to);
+  put_row(dtype, std::vector<float>(n, init == WeightSpec::Init::kOnes ? 1.0f : 0.0f), to);
 }
 
 }  // namespace
@@ -90,14 +72,18 @@ void ModelWeights::check(const ModelConfig& config) const {
         fail(ErrorCode::kInvalidArgument, where_, ": has no tensor ", part.tensor, " ",
              part.shape.str(), ", which its config.json (", config.model_type,
              ") asks for; is the download complete?");
+      if (find_mlx_tensor(*files_, where_, part)) {
+        expected.insert(mlx_beside(part.tensor, "scales"));
+        expected.insert(mlx_beside(part.tensor, "biases"));
+        continue;
+      }
       if (!(found.info->shape == part.shape))
         fail(ErrorCode::kInvalidArgument, where_, ": ", part.tensor, " has shape ",
              found.info->shape.str(), ", expected ", part.shape.str(),
              "; do config.json and the weights belong together?");
-      if (found.info->dtype != DType::kF32 && found.info->dtype != DType::kBF16 &&
-          found.info->dtype != DType::kF16)
+      if (!is_float_tensor(*found.info))
         fail(ErrorCode::kUnsupported, where_, ": ", part.tensor, " has element type ",
-             found.info->type_name, "; wick reads F32, BF16 and F16");
+             found.info->type_name, "; wick reads F32, BF16 and F16, and mlx's affine groups");
     }
   for (const std::string& name : files_->names())
     if (!expected.count(name) && !may_be_ignored(name, config.tied))
@@ -107,56 +93,88 @@ void ModelWeights::check(const ModelConfig& config) const {
 }
 
 DType ModelWeights::dtype(const WeightSpec& spec) const {
+  return quantize_ && spec.shape.rank() == 2 ? *quantize_ : own_dtype(spec);
+}
+
+DType ModelWeights::own_dtype(const WeightSpec& spec) const {
   if (!files_) return random_dtype_;
   std::optional<DType> common;
   for (const WeightSpec::Part& part : spec.parts) {
-    DType own = *files_->find(part.tensor).info->dtype;
+    std::optional<MlxTensor> mlx = find_mlx_tensor(*files_, where_, part);
+    DType own = mlx ? mlx->dtype() : *files_->find(part.tensor).info->dtype;
     if (common && *common != own) return DType::kF32;
     common = own;
   }
   return *common;
 }
 
-std::vector<std::byte> ModelWeights::read(const WeightSpec& spec) const {
-  const DType type = dtype(spec);
-  const size_t element = dtype_bytes(type);
-  std::vector<std::byte> out(static_cast<size_t>(spec.shape.elements()) * element);
+void ModelWeights::check_finite(const SafetensorsSet::Found& found) const {
+  const auto count = static_cast<size_t>(found.info->shape.elements());
+  int64_t bad = first_not_finite(*found.info->dtype, found.bytes().data(), count);
+  if (bad >= 0)
+    fail(ErrorCode::kCorruptFile, found.file->path().string(), ": ", found.info->name,
+         " holds a value that is not finite at element ", bad,
+         "; the file is damaged or the training that made it diverged");
+}
+
+void ModelWeights::read_part(const WeightSpec& spec, const WeightSpec::Part& part, DType type,
+                             std::byte* to) const {
+  const int64_t cols = part.shape.cols(), rows = part.shape.rows();
+  const size_t stride = row_bytes(type, cols);
+  std::vector<std::byte> drawn;
+  std::optional<MlxTensor> mlx = files_ ? find_mlx_tensor(*files_, where_, part) : std::nullopt;
+  if (mlx) {
+    check_finite(mlx->scales);
+    check_finite(mlx->biases);
+    if (mlx->dtype() != type || !dtype_is_quantized(type))
+      return put_rows(mlx_rows(*mlx, cols), type, rows, cols, to);
+    for (int64_t r = 0; r < rows; ++r, to += stride)
+      if (!mlx_to_row(type, mlx->row(r, cols), cols, to))
+        fail(ErrorCode::kCorruptFile, mlx->words.file->path().string(), ": ", part.tensor,
+             " is not symmetric, which the file's ", kCentredKey, " promises; convert it again");
+    return;
+  }
+  if (!files_) {
+    if (type == random_dtype_)
+      return draw_random(seed_, part.tensor, spec.init, range_, type, rows * cols, to);
+    drawn.resize(static_cast<size_t>(rows) * row_bytes(random_dtype_, cols));
+    draw_random(seed_, part.tensor, spec.init, range_, random_dtype_, rows * cols, drawn.data());
+    return put_rows(plain_rows(random_dtype_, drawn.data(), cols), type, rows, cols, to);
+  }
+  SafetensorsSet::Found found = files_->find(part.tensor);
+  check_finite(found);
+  const DType own = *found.info->dtype;
+  if (own == type)
+    std::memcpy(to, found.bytes().data(), static_cast<size_t>(rows) * stride);
+  else
+    put_rows(plain_rows(own, found.bytes().data(), cols), type, rows, cols, to);
+  found.file->drop(*found.info);
+}
+
+std::vector<std::byte> ModelWeights::read_as(const WeightSpec& spec, DType type) const {
+  const size_t stride = row_bytes(type, spec.shape.cols());
+  std::vector<std::byte> out(static_cast<size_t>(spec.shape.rows()) * stride);
+  // A vector's parts are vectors: they follow each other inside its one row.
   std::byte* to = out.data();
   for (const WeightSpec::Part& part : spec.parts) {
-    const size_t count = static_cast<size_t>(part.shape.elements());
-    if (!files_) {
-      if (spec.init == WeightSpec::Init::kNormal) {
-        fill_random(seed_, part.tensor, range_, type, count, to);
-      } else if (spec.init == WeightSpec::Init::kOnes) {
-        with_float_type(type, [&](auto element_type) {
-          const auto one = from_float<decltype(element_type)>(1.0f);
-          for (size_t i = 0; i < count; ++i) std::memcpy(to + i * element, &one, element);
-        });
-      }
-    } else {
-      SafetensorsSet::Found found = files_->find(part.tensor);
-      const std::byte* from = found.bytes().data();
-      const DType own = *found.info->dtype;
-      int64_t bad = first_not_finite(own, from, count);
-      if (bad >= 0)
-        fail(ErrorCode::kCorruptFile, found.file->path().string(), ": ", part.tensor,
-             " holds a value that is not finite at element ", bad,
-             "; the file is damaged or the training that made it diverged");
-      if (own == type)
-        std::memcpy(to, from, count * element);
-      else
-        widen(own, from, count, reinterpret_cast<float*>(to));
-      found.file->drop(*found.info);
-    }
-    to += count * element;
+    read_part(spec, part, type, to);
+    to += static_cast<size_t>(part.shape.rows()) * row_bytes(type, part.shape.cols());
   }
   return out;
 }
 
 std::vector<float> ModelWeights::read_floats(const WeightSpec& spec) const {
+  const DType type = dtype(spec);
   std::vector<std::byte> raw = read(spec);
   std::vector<float> out(static_cast<size_t>(spec.shape.elements()));
-  widen(dtype(spec), raw.data(), out.size(), out.data());
+  if (!dtype_is_quantized(type)) {
+    widen_floats(type, raw.data(), out.size(), out.data());
+    return out;
+  }
+  const int64_t cols = spec.shape.cols();
+  for (int64_t r = 0; r < spec.shape.rows(); ++r)
+    dequantize_row(type, raw.data() + static_cast<size_t>(r) * row_bytes(type, cols), cols,
+                   out.data() + r * cols);
   return out;
 }
 

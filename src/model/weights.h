@@ -31,10 +31,18 @@ class ModelWeights {
   DType compute() const { return compute_; }
   void compute_in(DType compute) { compute_ = compute; }
 
-  // The element type a weight rests in: its tensors' own, or f32 where they differ.
+  // Matrices rest in this quantised type instead of their own; vectors (gains, biases) as they are.
+  // Decided before the first dtype() and buffer().
+  void quantize_to(DType dtype) { quantize_ = dtype; }
+
+  // The element type a weight rests in: its tensors' own, or f32 where they differ. A matrix that
+  // mlx quantised rests in our codes where they can hold it to the bit, else in bf16.
   DType dtype(const WeightSpec& spec) const;
-  // In that element type, row-major. Throws: kCorruptFile for a value that is not finite.
-  std::vector<std::byte> read(const WeightSpec& spec) const;
+  // In that element type, row-major, row_bytes() each. Throws: kCorruptFile for a value that is not
+  // finite.
+  std::vector<std::byte> read(const WeightSpec& spec) const { return read_as(spec, dtype(spec)); }
+  // In another type, a row at a time.
+  std::vector<std::byte> read_as(const WeightSpec& spec, DType type) const;
   std::vector<float> read_floats(const WeightSpec& spec) const;
 
   // The weight on a device, in the form that the back end chose for `value`. Requires: the same
@@ -47,10 +55,15 @@ class ModelWeights {
 
  private:
   void check(const ModelConfig& config) const;
+  void check_finite(const SafetensorsSet::Found& found) const;
+  DType own_dtype(const WeightSpec& spec) const;
+  void read_part(const WeightSpec& spec, const WeightSpec::Part& part, DType type,
+                 std::byte* to) const;
 
   std::optional<SafetensorsSet> files_;
   std::string where_;
   DType compute_ = DType::kF32;
+  std::optional<DType> quantize_;
   uint64_t seed_ = 0;
   DType random_dtype_ = DType::kF32;
   double range_ = 0.02;

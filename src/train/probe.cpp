@@ -156,7 +156,10 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
                          const Trainable& trainable, const Case& run) {
   std::shared_ptr<Adapter> adapter;
   const Trainable trained = cut_trainable(trainable, cut, adapter);
-  ModelWeights random = ModelWeights::random(cut, 0, weights.dtype(weight_specs(cut).front()));
+  const DType type = weights.dtype(weight_specs(cut).front());
+  ModelWeights random =
+      ModelWeights::random(cut, 0, dtype_is_quantized(type) ? DType::kBF16 : type);
+  if (dtype_is_quantized(type)) random.quantize_to(type);
   random.compute_in(weights.compute());
 
   StepOptions options;
