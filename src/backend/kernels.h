@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel on the host sees, and the ordered candidate list it is chosen from.
+// What a kernel sees, and the ordered candidate list it is chosen from.
 #pragma once
 
 #include <span>
@@ -30,7 +30,8 @@ struct StepArgs {
   const Step* step = nullptr;  // attributes and output modes
   std::span<const Operand> in, out;
   void* scratch = nullptr;
-  ThreadPool* pool = nullptr;
+  ThreadPool* pool = nullptr;   // of back ends in the host's memory
+  const void* queue = nullptr;  // of a device's: where its launches go (cuda/queue.h)
 
   bool accumulates(int i) const {
     return step->outputs[static_cast<size_t>(i)].mode == OutMode::kAccumulate;

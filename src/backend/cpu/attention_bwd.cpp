@@ -6,7 +6,7 @@
 // Every sum continues in the inner kernel from where the block before left it: dq over keys in
 // order, dk and dv over heads, then rows. What lies outside a row's range adds exact zeros. So
 // neither where blocks begin nor who makes what leaves a trace in the bits.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/attention_parts.h"
 #include "backend/cpu/rungs.h"
 

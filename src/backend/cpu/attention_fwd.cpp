@@ -5,7 +5,7 @@
 //
 // Blocks of keys are counted from a row's own begin, so its result does not depend on where its
 // segment lies or what lies beside it. The query heads that share k and v are rows of one block.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

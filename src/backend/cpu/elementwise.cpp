@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gated_act, rope, add, scale, dropout: bound by bytes, one pass over each operand.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 #include "base/rng.h"
 

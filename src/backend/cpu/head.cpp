@@ -6,7 +6,7 @@
 // Logits exist for one stretch of rows and of the vocabulary at a time; a running maximum and sum
 // per row, as in attention, make w pass through the caches once per stretch of rows. Ignored rows
 // are left out before anything is multiplied.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -2,7 +2,7 @@
 // linear: y = scale * x wᵀ + bias and its gradients. Many rows: bound by multiply-adds, see
 // gemm.cpp. Up to kFewRows rows (decoding): bound by reading each weight once from memory; one
 // thread takes 28 GB/s (Emerald Rapids, 2026-11).
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

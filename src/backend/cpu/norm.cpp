@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rms_norm and add_rms_norm: bound by bytes; each row is read twice, the second time from the first
 // cache. Gains' gradients sum over rows in order, a task owning one stripe of columns.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // grad_norm and adamw: bound by bytes. Also the loop that measures this machine's peak, which is
 // bound by multiply-adds alone.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

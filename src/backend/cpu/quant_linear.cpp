@@ -2,7 +2,7 @@
 // linear over quantised rows for up to kFewRows rows of x (decoding): bound by reading the codes
 // once from memory. Each group's dot product is made of codes and scaled once. More rows go through
 // gemm.cpp, which widens panels as it packs them.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

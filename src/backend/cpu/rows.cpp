@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // embed, gather_rows, copy, segment_sum: rows moved or summed by index. Bound by bytes.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE

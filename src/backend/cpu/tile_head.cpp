@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/tile_kernels.h"
 

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/quant_product.h"
 
 namespace wick::cpu {

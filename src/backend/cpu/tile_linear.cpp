@@ -2,7 +2,7 @@
 // linear and embed on the rungs with bf16 units, for activations in bf16. Frozen weights lie in
 // tiles; what may change from step to step (adapters, weights in training) is rounded and packed
 // into scratch at each call.
-#include "backend/cpu/accepts.h"
+#include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/tile_kernels.h"

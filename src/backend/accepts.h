@@ -6,7 +6,7 @@
 
 #include "backend/kernels.h"
 
-namespace wick::cpu {
+namespace wick {
 
 inline bool is_f32(const Operand& o) { return !o || o.dtype == DType::kF32; }
 inline bool is_i32(const Operand& o) { return !o || o.dtype == DType::kI32; }
@@ -41,4 +41,4 @@ bool accepts(const StepArgs& args) {
   return true;
 }
 
-}  // namespace wick::cpu
+}  // namespace wick

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host side of a CUDA kernel sees, and each file's list of them.
+//
+// A candidate's function enqueues launches on the queue's stream and returns; it may run under
+// stream capture, so it allocates nothing, waits for nothing and reads no device memory. Operands
+// hold device pointers. Every float that decides how a step runs comes from its attributes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+
+#include "backend/kernels.h"
+
+namespace wick::cuda {
+
+// Which code paths may be used: sm_80 is what every card since 8.0 runs, sm_90 adds wgmma and TMA.
+enum class Arch : int { kSm80, kSm90 };
+
+class Blas;
+
+struct Queue {
+  cudaStream_t stream = nullptr;
+  int sms = 0;  // multiprocessors
+  Arch arch = Arch::kSm80;
+  const Blas* blas = nullptr;  // null where cuBLASLt was not found
+};
+
+inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }
+
+using Candidates = std::span<const Candidate>;
+Candidates linear_candidates(Arch arch);
+Candidates attention_candidates(Arch arch);
+Candidates norm_candidates(Arch arch);
+Candidates elementwise_candidates(Arch arch);
+Candidates row_candidates(Arch arch);
+Candidates head_candidates(Arch arch);
+Candidates optimizer_candidates(Arch arch);
+
+}  // namespace wick::cuda
