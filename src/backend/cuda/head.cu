@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// head: log-probability of each row's target, and its gradients. Bound by multiply-adds: two
+// products of M x V x D forward (one without dlogp_dx), up to three backward.
+//
+// Logits exist for one block of kRows rows and kWords words at a time, so that they live in the
+// second cache, between the two products that share those words' weights. A running maximum and
+// sum per row, as in attention, make one pass over the vocabulary enough: a block's exponentials
+// replace its logits, their product with the weights is added to `sums`, and what was summed under
+// a smaller maximum is rescaled. The target is left out of both sums and joins in f32 at the end:
+// else 1 - p would drown in the rounding of p where a row is learned well.
+//
+// Ignored rows are multiplied along: how many there are is known on the device only.
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+#include "backend/accepts.h"
+#include "backend/cuda/product.h"
+#include "backend/cuda/weights.cuh"
+
+namespace wick::cuda {
+namespace {
+
+constexpr int kThreads = 384, kPacks = 11, kEach = 4;  // of a row of logits, all in registers
+constexpr int64_t kRows = 512;
+constexpr int64_t kWords = kThreads * kPacks * kEach;  // 132 tiles of 128
+
+constexpr int64_t kAlignment = 256;
+
+Operand rows_from(Operand o, int64_t first, int64_t count) {
+  const size_t skipped = static_cast<size_t>(first) * row_bytes(o.dtype, o.ld);
+  if (o.data != nullptr) o.data = o.as<char>() + skipped;
+  o.rows = count;
+  return o;
+}
+
+// Scratch, and the products over it. Without `base` only sizes.
+struct Work {
+  Operand logits;  // [rows, words] f32
+  Operand sums;    // [M, D] f32: Σ of weighted weights
+  float *most, *others, *chosen;
+  void* product;
+  size_t bytes = 0;  // before the products' own
+
+  Work(int64_t m, int64_t v, int64_t d, void* base) {
+    auto take = [&](int64_t count) {
+      auto* p = base == nullptr ? nullptr : static_cast<char*>(base) + bytes;
+      bytes += static_cast<size_t>(divide_up(count * 4, kAlignment) * kAlignment);
+      return reinterpret_cast<float*>(p);
+    };
+    auto matrix = [&](int64_t rows, int64_t cols) {
+      const int64_t ld = divide_up(cols, kWide) * kWide;
+      return Operand{.data = take(rows * ld), .rows = rows, .cols = cols, .ld = ld};
+    };
+    logits = matrix(std::min(m, kRows), std::min(v, kWords));
+    sums = matrix(m, d);
+    most = take(m);
+    others = take(m);
+    chosen = take(m);
+    product = take(0);
+  }
+
+  Operand block(int64_t rows, int64_t words) const {
+    Operand o = logits;
+    o.rows = rows;
+    o.cols = words;
+    return o;
+  }
+  // What softmax or gradient left of a block: its first half where the type is a half.
+  Operand factors(int64_t rows, int64_t words, DType type) const {
+    Operand o = block(rows, words);
+    o.dtype = type;
+    o.ld *= static_cast<int64_t>(4 / dtype_bytes(type));
+    return o;
+  }
+};
+
+constexpr Product kLogits{.trans = Trans::kNT};
+constexpr Product through_weights(bool add) { return {.trans = Trans::kNN, .accumulate = add}; }
+constexpr Product onto_weights(bool add) { return {.trans = Trans::kTN, .accumulate = add}; }
+
+// f(first row, rows, first word, words) for every block, all rows of some words before the next.
+template <typename F>
+void for_blocks(int64_t m, int64_t v, F&& f) {
+  for (int64_t v0 = 0; v0 < v; v0 += kWords)
+    for (int64_t r0 = 0; r0 < m; r0 += kRows)
+      f(r0, std::min(kRows, m - r0), v0, std::min(kWords, v - v0));
+}
+
+// The most that one of the products of any block needs.
+size_t products_scratch(const Work& work, const Operand& x, const Operand& w, bool to_x,
+                        const Operand& dw, int sms) {
+  size_t most = 0;
+  auto needs = [&](const Product& p, const Operand& a, const Operand& b, const Operand& y) {
+    most = std::max(most, product_scratch(p, a, b, y, sms));
+  };
+  auto sizes = [](int64_t n, int64_t chunk) {
+    return std::vector<int64_t>{std::min(n, chunk), (n - 1) % chunk + 1};
+  };
+  if (x.rows == 0 || w.rows == 0) return 0;
+  for (int64_t rows : sizes(x.rows, kRows))
+    for (int64_t words : sizes(w.rows, kWords)) {
+      const Operand part = rows_from(w, 0, words), some = rows_from(x, 0, rows);
+      const Operand factors = work.factors(rows, words, x.dtype);
+      needs(kLogits, some, part, work.block(rows, words));
+      for (bool add : {false, true}) {
+        if (to_x) needs(through_weights(add), factors, part, rows_from(work.sums, 0, rows));
+        if (dw) needs(onto_weights(add), factors, some, rows_from(dw, 0, words));
+      }
+    }
+  return most;
+}
+
+// The words of a row that a thread has in registers: kEach of every kThreads * kEach.
+struct Stretch {
+  Pack<float, kEach> at[kPacks];
+  static constexpr int kStep = kThreads * kEach;
+  static __device__ int first() { return static_cast<int>(threadIdx.x) * kEach; }
+  // `skip`, a word, and what lies beyond the words become -inf.
+  __device__ Stretch(const float* row, int words, int skip) {
+    const int count = words - first();
+    row += first();
+    skip -= first();
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (i * kStep < count) at[i] = load<kEach>(row + i * kStep);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (i * kStep + j >= count || i * kStep + j == skip) at[i].at[j] = -INFINITY;
+    }
+  }
+  template <typename T>
+  __device__ void store_as(T* row, int words) const {
+    const int count = words - first();
+    row += first();
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (i * kStep >= count) break;
+      Pack<T, kEach> v;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) v.at[j] = from_f32<T>(at[i].at[j]);
+      store(row + i * kStep, v);
+    }
+  }
+};
+
+template <typename T>
+__device__ inline float exponential(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return expf(x);
+  else
+    return __expf(x);
+}
+
+struct Softmax {
+  Rows<float> logits;
+  int words, first_word;
+  const int32_t* targets;  // of the block's rows, as all below
+  float *most, *others, *chosen;
+  Rows<float> sums;  // absent: exponentials are not kept
+  int cols;          // of sums
+};
+
+// A block of threads per row: exponentials of all words but the target, in place as T.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 2) head_softmax_kernel(const Softmax a) {
+  __shared__ float shared[33];
+  const int row = blockIdx.x, target = a.targets[row] - a.first_word;
+  if (a.targets[row] < 0) return;
+  const bool has_target = target >= 0 && target < a.words, first = a.first_word == 0;
+  const float at_target = has_target ? a.logits[row][target] : 0.0f;
+  const float old = first ? -INFINITY : a.most[row];
+  Stretch z(a.logits[row], a.words, target);
+  float most = has_target ? fmaxf(old, at_target) : old;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) most = fmaxf(most, z.at[i].at[j]);
+  most = block_max(most, shared);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      z.at[i].at[j] = exponential<T>(z.at[i].at[j] - most);
+      sum += z.at[i].at[j];
+    }
+  sum = block_sum(sum, shared);
+  const float shrink = first ? 0.0f : exponential<T>(old - most);
+  if (a.sums) {
+    z.store_as(reinterpret_cast<T*>(a.logits[row]), a.words);
+    if (!first && shrink != 1.0f)
+      for (int c = threadIdx.x; c < a.cols; c += kThreads) a.sums[row][c] *= shrink;
+  }
+  if (threadIdx.x > 0) return;
+  a.most[row] = most;
+  a.others[row] = first ? sum : fmaf(a.others[row], shrink, sum);
+  if (has_target) a.chosen[row] = at_target;
+}
+
+// dlogp_dx = (1 - p[target]) w[target] - Σ of the others
+template <typename Weights, typename T, bool kAligned>
+struct Finish {
+  Weights w;
+  const int32_t* targets;
+  const float *most, *others, *chosen;
+  Rows<const float> sums;
+  float *logp, *lse;
+  Rows<T> slope;
+  __device__ void operator()(int64_t m, int c, int left) const {
+    const int target = targets[m];
+    if (target < 0) {
+      if (c == 0) logp[m] = 0.0f;
+      if (c == 0 && lse != nullptr) lse[m] = 0.0f;
+      if (slope) store_wide<kAligned>(slope[m] + c, left, zero_wide<T>());
+      return;
+    }
+    const float total = others[m] + expf(chosen[m] - most[m]), log_total = logf(total);
+    if (c == 0) logp[m] = (chosen[m] - most[m]) - log_total;
+    if (c == 0 && lse != nullptr) lse[m] = most[m] + log_total;
+    if (!slope) return;
+    const float missed = others[m] / total, share = 1.0f / total;
+    float v[kWide];
+    read_weights<kAligned>(w, target, c, left, v);
+    const Wide<float> sum = load_wide<kAligned>(sums[m] + c, left);
+    Wide<T> to;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) to.set(i, missed * v[i] - share * sum[i]);
+    store_wide<kAligned>(slope[m] + c, left, to);
+  }
+};
+
+void head_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &w = args.in[1], &targets = args.in[2], &logp = args.out[0];
+  const Operand lse = operand_at(args.out, 1), slope = operand_at(args.out, 2);
+  const int64_t m = x.rows, d = x.cols;
+  if (m == 0) return;
+  const Queue& q = queue(args);
+  const Work work(m, w.rows, d, args.scratch);
+  const auto* target_of = targets.as<const int32_t>();
+  for_blocks(m, w.rows, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
+    const Operand part = rows_from(w, v0, words), logits = work.block(rows, words);
+    const Operand sums = rows_from(work.sums, r0, rows);
+    product(q, kLogits, rows_from(x, r0, rows), part, logits, work.product);
+    const Softmax a{.logits = cuda::rows<float>(logits),
+                    .words = static_cast<int>(words),
+                    .first_word = static_cast<int>(v0),
+                    .targets = target_of + r0,
+                    .most = work.most + r0,
+                    .others = work.others + r0,
+                    .chosen = work.chosen + r0,
+                    .sums = cuda::rows<float>(slope ? sums : Operand{}),
+                    .cols = static_cast<int>(d)};
+    with_activation(x.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      head_softmax_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, q.stream>>>(a);
+    });
+    if (slope)
+      product(q, through_weights(v0 > 0), work.factors(rows, words, x.dtype), part, sums,
+              work.product);
+  });
+  with_weights(w, [&](auto weights, bool weights_aligned) {
+    with_activation(x.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      with_bool(weights_aligned && wide_aligned(slope), [&](auto aligned) {
+        each_wide(q, m, slope ? d : 1,
+                  Finish<decltype(weights), T, aligned()>{
+                      weights, target_of, work.most, work.others, work.chosen,
+                      cuda::rows<const float>(work.sums), logp.as<float>(), lse.as<float>(),
+                      cuda::rows<T>(slope)});
+      });
+    });
+  });
+}
+size_t head_fwd_scratch(const StepArgs& args, int sms) {
+  const Operand &x = args.in[0], &w = args.in[1];
+  const Work work(x.rows, w.rows, x.cols, nullptr);
+  const bool to_x = static_cast<bool>(operand_at(args.out, 2));
+  return work.bytes + products_scratch(work, x, w, to_x, {}, sms);
+}
+
+// logits -> dlogp * (1[target] - p), in place as T: the gradient of the logits.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    head_gradient_kernel(Rows<float> logits, int words, int first_word, const int32_t* targets,
+                         const float* lse, const float* dlogp) {
+  const int row = blockIdx.x, target = targets[row];
+  const int hit = target - first_word - Stretch::first();
+  const float shift = lse[row], scale = dlogp[row];
+  Stretch z(logits[row], words, -1);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const float p = exponential<T>(z.at[i].at[j] - shift);
+      const float one = i * Stretch::kStep + j == hit ? 1.0f : 0.0f;
+      z.at[i].at[j] = target < 0 ? 0.0f : scale * (one - p);
+    }
+  z.store_as(reinterpret_cast<T*>(logits[row]), words);
+}
+
+// dx = dlogp * dlogp_dx
+template <typename T, bool kAligned>
+struct ScaleRows {
+  Rows<const T> slope;
+  const float* dlogp;
+  const int32_t* targets;
+  Rows<T> dx;
+  __device__ void operator()(int64_t m, int c, int left) const {
+    const float g = targets[m] < 0 ? 0.0f : dlogp[m];
+    Wide<T> v = load_wide<kAligned>(slope[m] + c, left);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) v.set(i, g * v[i]);
+    store_wide<kAligned>(dx[m] + c, left, v);
+  }
+};
+
+template <typename T, bool kAligned>
+struct Narrow {
+  Rows<const float> from;
+  Rows<T> to;
+  __device__ void operator()(int64_t m, int c, int left) const {
+    const Wide<float> v = load_wide<kAligned>(from[m] + c, left);
+    Wide<T> narrow;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) narrow.set(i, v[i]);
+    store_wide<kAligned>(to[m] + c, left, narrow);
+  }
+};
+
+void head_bwd(const StepArgs& args) {
+  const Operand &dlogp = args.in[0], &x = args.in[1], &w = args.in[2], &targets = args.in[3],
+                &lse = args.in[4];
+  const Operand slope = operand_at(args.in, 5), &dx = args.out[0], dw = operand_at(args.out, 1);
+  const auto* target_of = targets.as<const int32_t>();
+  const int64_t m = targets.elements();
+  const Queue& q = queue(args);
+  if (dx && slope)
+    with_activation(dx.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      with_bool(wide_aligned(slope, dx), [&](auto aligned) {
+        each_wide(q, m, dx.cols,
+                  ScaleRows<T, aligned()>{rows<const T>(slope), dlogp.as<const float>(), target_of,
+                                          rows<T>(dx)});
+      });
+    });
+  const bool make_dx = dx && !slope;
+  if (!make_dx && !dw) return;
+  if (dw && m == 0 && !args.accumulates(1)) clear_rows(q, dw);
+  const Work work(m, w.rows, w.cols, args.scratch);
+  for_blocks(m, w.rows, [&](int64_t r0, int64_t count, int64_t v0, int64_t words) {
+    const Operand part = rows_from(w, v0, words), some = rows_from(x, r0, count);
+    const Operand logits = work.block(count, words);
+    const Operand factors = work.factors(count, words, x.dtype);
+    product(q, kLogits, some, part, logits, work.product);
+    with_activation(x.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      head_gradient_kernel<T><<<static_cast<unsigned>(count), kThreads, 0, q.stream>>>(
+          rows<float>(logits), static_cast<int>(words), static_cast<int>(v0), target_of + r0,
+          lse.as<const float>() + r0, dlogp.as<const float>() + r0);
+    });
+    if (make_dx)
+      product(q, through_weights(v0 > 0), factors, part, rows_from(work.sums, r0, count),
+              work.product);
+    if (dw)
+      product(q, onto_weights(args.accumulates(1) || r0 > 0), factors, some,
+              rows_from(dw, v0, words), work.product);
+  });
+  if (!make_dx) return;
+  with_activation(dx.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    with_bool(wide_aligned(dx), [&](auto aligned) {
+      each_wide(q, m, dx.cols, Narrow<T, aligned()>{rows<const float>(work.sums), rows<T>(dx)});
+    });
+  });
+}
+
+// Whether logits are made again; else dx is a product of what forward left, and w is not read.
+bool reads_words(const StepArgs& args) {
+  return !operand_at(args.in, 5) || operand_at(args.out, 1);
+}
+bool accepts_bwd(const StepArgs& args) {
+  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100>(args);
+  std::vector<Operand> in(args.in.begin(), args.in.end());
+  in[2] = {};
+  return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
+}
+size_t head_bwd_scratch(const StepArgs& args, int sms) {
+  if (!reads_words(args)) return 0;
+  const Operand &x = args.in[1], &w = args.in[2];
+  const bool to_x = args.out[0] && !operand_at(args.in, 5);
+  const Work work(x.rows, w.rows, w.cols, nullptr);
+  return work.bytes + products_scratch(work, x, w, to_x, operand_at(args.out, 1), sms);
+}
+
+}  // namespace
+
+// `threads` of a scratch function is the device's number of multiprocessors.
+Candidates head_candidates(Arch) {
+  static constexpr Candidate kTable[] = {
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10>,
+       head_fwd_scratch},
+      {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
+  };
+  return kTable;
+}
+
+}  // namespace wick::cuda
