@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention: which family of kernels makes a step.
+#include "backend/accepts.h"
+#include "backend/cuda/attention.h"
+#include "base/check.h"
+
+namespace wick::cuda {
+namespace {
+
+bool serves(const StepArgs& args) {
+  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
+  return a.head_dim <= kAttentionMostDim && args.in[0].rows <= INT32_MAX - kAttentionBlock &&
+         args.in[1].rows <= INT32_MAX - kAttentionBlock;
+}
+bool aligned(const StepArgs& args) {
+  for (const Operand& o : args.in)
+    if (o.dtype == DType::kBF16 && !aligned16(o)) return false;
+  for (const Operand& o : args.out)
+    if (o.dtype == DType::kBF16 && !aligned16(o)) return false;
+  return true;
+}
+bool by_mma(const StepArgs& args) {
+  return attention_mma_serves(attr<AttentionAttr>(*args.step), args.in[0].dtype);
+}
+
+void attention_fwd(const StepArgs& args) {
+  if (args.in[0].rows == 0) return;
+  if (by_mma(args) && aligned(args) && attention_fwd_mma(args)) return;
+  attention_fwd_exact(args);
+}
+void attention_bwd(const StepArgs& args) {
+  WICK_CHECK(attr<AttentionAttr>(*args.step).causal_self, "attention_bwd without causal_self");
+  if (args.in[1].rows == 0) return;
+  if (by_mma(args) && aligned(args) && attention_bwd_mma(args)) return;
+  attention_bwd_exact(args);
+}
+
+bool attention_fwd_accepts(const StepArgs& args) {
+  return accepts<0b111, 0, 0b1>(args) && serves(args);
+}
+bool attention_bwd_accepts(const StepArgs& args) {
+  return accepts<0b11111, 0, 0b111>(args) && serves(args);
+}
+size_t attention_fwd_scratch(const StepArgs& args, int) {
+  if (!by_mma(args)) return 0;
+  return attention_fwd_mma_scratch(attr<AttentionAttr>(*args.step), args.in[0].rows,
+                                   args.in[1].rows);
+}
+size_t attention_bwd_scratch(const StepArgs& args, int sms) {
+  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
+  const size_t stats = AttentionStats::bytes(args.in[1].rows, a.heads);
+  return by_mma(args) ? stats + attention_bwd_mma_scratch(a, args.in[1].rows, sms) : stats;
+}
+
+}  // namespace
+
+Candidates attention_candidates(Arch) {
+  static constexpr Candidate kTable[] = {
+      {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, attention_fwd_accepts,
+       attention_fwd_scratch},
+      {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, attention_bwd_accepts,
+       attention_bwd_scratch},
+  };
+  return kTable;
+}
+
+}  // namespace wick::cuda
