@@ -16,16 +16,16 @@ target_include_directories(wick_flags INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
 # -ffp-contract=off: whether a product and a sum become one instruction must not depend on the
 # compiler's mood; kernels ask for fused multiply-add by name.
-target_compile_options(wick_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Werror=switch
-  -Werror=return-type -ffp-contract=off)
+target_compile_options(wick_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra
+  -Wno-unused-parameter -Werror=switch -Werror=return-type -ffp-contract=off>)
 # g++ 12's flow analysis sees overruns and overlaps in std::string that are not there (GCC bugs
 # 105329, 105651); the sanitizers look for the real ones.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(wick_flags INTERFACE -Wno-array-bounds -Wno-restrict
-    -Wno-stringop-overflow -Wno-stringop-overread)
+  target_compile_options(wick_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds
+    -Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread>)
 endif()
 if(WICK_WERROR)
-  target_compile_options(wick_flags INTERFACE -Werror)
+  target_compile_options(wick_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 if(WICK_SANITIZE)
   target_compile_options(wick_flags INTERFACE -fsanitize=${WICK_SANITIZE} -fno-omit-frame-pointer
@@ -56,7 +56,7 @@ if(WICK_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_link_libraries(wick_pch PUBLIC wick_flags Threads::Threads)
   target_precompile_headers(wick_pch PRIVATE <algorithm> <filesystem> <functional> <map>
     <nlohmann/json.hpp> <optional> <sstream> <string> <vector>)
-  target_compile_options(wick_flags INTERFACE -fpch-preprocess)
+  target_compile_options(wick_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
 function(wick_use_precompiled target)
@@ -88,7 +88,7 @@ function(wick_layer)
   # Kernels include little and are compiled at their own level; instrumented, at the preset's.
   if(A_NAME MATCHES "^(backend|quant)$")
     if(NOT WICK_SANITIZE AND NOT WICK_FUZZ AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
-      target_compile_options(${target} PRIVATE -O3)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3>)
     endif()
   else()
     wick_use_precompiled(${target})

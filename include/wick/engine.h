@@ -11,16 +11,17 @@
 namespace wick {
 
 struct EngineOptions {
-  std::string device = "auto";  // auto, cpu, ref
+  std::string device = "auto";  // auto, cuda, cpu, ref
   int threads = 0;              // 0: all that this process may use
   std::string cpu_isa = {};     // "": the best that this CPU has; see devices()
+  std::string cuda_arch = {};   // "": the best that this GPU has; sm_80: what every GPU runs
 };
 
 struct DeviceReport {
   std::string name;               // what --device takes
   std::string description;        // of the hardware
   std::string isa;                // the instruction set in use
-  std::vector<std::string> isas;  // what --cpu-isa takes here
+  std::vector<std::string> isas;  // what --cpu-isa or --cuda-arch takes here
   std::string missing;            // an instruction set that is not used, and why
   int threads = 0;
   double peak_gflops = 0;                      // f32, measured; 0 if not

@@ -27,6 +27,7 @@ Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>()) {
   b.device = options.device;
   b.threads = options.threads;
   b.cpu_isa = options.cpu_isa;
+  b.cuda_arch = options.cuda_arch;
   impl_->backend = open_backend(b);
 }
 
@@ -48,11 +49,13 @@ std::vector<DeviceReport> Engine::devices() {
     r.read_gbps = speed.read_gbps;
     all.push_back(std::move(r));
   }
-  DeviceReport cuda;
-  cuda.name = "cuda";
-  cuda.available = false;
-  cuda.why_not = "this build has no CUDA back end";
-  all.push_back(cuda);
+  for (const MissingBackend& missing : missing_backends()) {
+    DeviceReport r;
+    r.name = missing.name;
+    r.available = false;
+    r.why_not = missing.why;
+    all.push_back(std::move(r));
+  }
   return all;
 }
 

@@ -170,7 +170,7 @@ void show_summary(const Dataset& data, const std::string& split, Output& out) {
 int run(const Args& args, const Flags& flags) {
   check_data_path(args, flags.data.data);
   Output out(flags.output.json, flags.output.quiet);
-  Engine engine(EngineOptions{.device = "auto", .threads = 1, .cpu_isa = {}});
+  Engine engine(EngineOptions{.device = "cpu", .threads = 1});
   Model model = Model::load(engine, flags.model.options());
   DatasetOptions options = flags.data.options;
   options.system_prompt = flags.chat.system_prompt;

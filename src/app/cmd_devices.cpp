@@ -30,7 +30,10 @@ int run(const OutputFlags& flags) {
     };
     out.result(cat(d.name, d.available ? "" : "   not available"));
     row("hardware      ", d.description);
-    std::string takes = d.isas.empty() ? "" : cat(" (--cpu-isa takes ", joined(d.isas, ", "), ")");
+    std::string takes = d.isas.empty()
+                            ? ""
+                            : cat(d.name == "cuda" ? " (--cuda-arch takes " : " (--cpu-isa takes ",
+                                  joined(d.isas, ", "), ")");
     row("instructions  ", d.isa.empty() ? "" : d.isa + takes);
     row("without       ", d.missing);
     row("threads       ", d.threads > 0 ? std::to_string(d.threads) : "");

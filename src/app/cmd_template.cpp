@@ -46,7 +46,7 @@ int run(const Args& args, const Flags& flags) {
   }
   // A template of its own needs no model; one that is named as well gives its special tokens.
   if (flags.source.empty() || args.given("model")) {
-    Engine engine(EngineOptions{.device = "auto", .threads = 1, .cpu_isa = {}});
+    Engine engine(EngineOptions{.device = "cpu", .threads = 1});
     Model model = Model::load(engine, {.model = flags.model});
     if (flags.source.empty()) {
       if (!model.has_chat_template())

@@ -50,7 +50,7 @@ int run(const Args& args, const Flags& flags) {
   if (flags.decode && args.given("text") && !flags.words.empty())
     throw UsageError("--decode takes ids as arguments or with --text, not both");
   Output out(flags.output.json, flags.output.quiet);
-  Engine engine(EngineOptions{.device = "auto", .threads = 1, .cpu_isa = {}});
+  Engine engine(EngineOptions{.device = "cpu", .threads = 1});
   Model model = Model::load(engine, flags.model.options());
   const Tokenizer& tokenizer = model.tokenizer();
   std::string input;

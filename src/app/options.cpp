@@ -25,16 +25,22 @@ void add_output_flags(Args& args, OutputFlags& flags) {
 }
 
 EngineOptions DeviceFlags::options() const {
-  return {.device = device, .threads = static_cast<int>(threads), .cpu_isa = cpu_isa};
+  return {.device = device,
+          .threads = static_cast<int>(threads),
+          .cpu_isa = cpu_isa,
+          .cuda_arch = cuda_arch};
 }
 
 void add_device_flags(Args& args, DeviceFlags& flags) {
   args.group("Device");
-  args.text("--device", flags.device, "NAME", "auto, cpu or ref; see wick devices.");
+  args.text("--device", flags.device, "NAME", "auto, cuda, cpu or ref; see wick devices.");
   args.integer("--threads", flags.threads, "N", "Threads of the CPU; results do not depend on it.",
                {.min = 0, .max = 4096})
       .shown("all this process may use");
   args.text("--cpu-isa", flags.cpu_isa, "NAME", "Instruction set of the CPU; see wick devices.")
+      .shown("the best there is");
+  args.text("--cuda-arch", flags.cuda_arch, "NAME",
+            "sm_80 keeps to what every supported NVIDIA GPU runs.")
       .shown("the best there is");
 }
 

@@ -17,7 +17,7 @@ struct OutputFlags {
 void add_output_flags(Args& args, OutputFlags& flags);
 
 struct DeviceFlags {
-  std::string device = "auto", cpu_isa;
+  std::string device = "auto", cpu_isa, cuda_arch;
   int64_t threads = 0;
 
   EngineOptions options() const;

@@ -5,6 +5,7 @@
 // (ref keeps every float in its own scalar). Nothing here is thread-safe but info().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,8 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   virtual size_t bytes() const = 0;
+  // The first byte, in the device's own address space.
+  virtual std::byte* address() const = 0;
 };
 using BufferPtr = std::shared_ptr<Buffer>;
 
@@ -126,12 +129,18 @@ struct MemoryForecast {
 MemoryForecast forecast_memory(const Plan& plan, const Backend& backend);
 
 struct BackendOptions {
-  std::string device = "auto";  // auto, cpu, ref
+  std::string device = "auto";  // auto, cuda, cpu, ref
   int threads = 0;              // 0: all that this process may use
   std::string cpu_isa;          // "": the best there is
+  std::string cuda_arch;        // "": the best there is; sm_80: what every card runs
 };
 // Throws kNotFound naming the devices that this binary has.
 std::unique_ptr<Backend> open_backend(const BackendOptions& options);
+// Those that can be used here, the best first.
 std::vector<std::string> backend_names();
+struct MissingBackend {
+  std::string name, why;
+};
+std::vector<MissingBackend> missing_backends();
 
 }  // namespace wick

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the back ends in the host's memory share: buffers, and the program that replays a plan as a
-// flat list of kernel calls whose operands were resolved when it was compiled.
+// What the back ends in the host's memory share: buffers, and the program that calls one kernel
+// after the other.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
-#include "backend/kernels.h"
+#include "backend/flat_program.h"
 
 namespace wick {
 
@@ -22,6 +21,7 @@ class HostBuffer final : public Buffer {
   HostBuffer& operator=(const HostBuffer&) = delete;
 
   size_t bytes() const override { return bytes_; }
+  std::byte* address() const override { return data_; }
   std::byte* data() const { return data_; }
 
  private:
@@ -47,10 +47,9 @@ void host_upload(const HostElements& elements, Buffer& to, DType dtype, int64_t 
 void host_download(const HostElements& elements, const Buffer& from, DType dtype, int64_t offset,
                    int64_t count, void* data);
 
-class HostProgram final : public Program {
+class HostProgram final : public FlatProgram {
  public:
-  // Keeps the plan and the bound buffers. `candidates` is the list that `selection` was made from
-  // and must outlive the program, as must `pool`. Every binding that a step uses must be a
+  // `candidates` and `pool` must outlive the program; every binding that a step uses must be a
   // HostBuffer. `arena` may be shared with programs that never run at the same time; null: its own.
   // Throws: kInternal where a buffer is missing or too small, kOutOfMemory.
   HostProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
@@ -61,29 +60,9 @@ class HostProgram final : public Program {
   void wait() override {}
   std::vector<double> run_timed() override;
   void read(ValueId id, void* data, size_t bytes) const override;
-  size_t arena_bytes() const override { return static_cast<size_t>(placement_.arena_bytes); }
-
-  // For tests: a value's first element and the steps' arguments, in order.
-  std::byte* address(ValueId id) const;
-  struct Call {
-    KernelFn fn;
-    StepArgs args;
-  };
-  std::span<const Call> calls() const { return calls_; }
 
  private:
-  Operand resolve(ValueId id) const;
-
-  Plan plan_;
-  Bindings bindings_;
-  std::vector<WeightForm> forms_;
   HostElements elements_;
-  Placement placement_;
-  std::vector<int64_t> feed_offset_;  // by value id; -1 for what is not a feed's root
-  HostBuffer feeds_;
-  std::shared_ptr<HostBuffer> arena_;
-  std::vector<Operand> operands_;  // of all steps, in order; calls_ points into it
-  std::vector<Call> calls_;
 };
 
 }  // namespace wick

@@ -28,7 +28,7 @@ struct Operand {
 
 struct StepArgs {
   const Step* step = nullptr;  // attributes and output modes
-  std::span<const Operand> in, out;
+  std::span<const Operand> in = {}, out = {};
   void* scratch = nullptr;
   ThreadPool* pool = nullptr;   // of back ends in the host's memory
   const void* queue = nullptr;  // of a device's: where its launches go (cuda/queue.h)

@@ -2,6 +2,9 @@
 // Which back ends this binary has.
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
+#ifdef WICK_WITH_CUDA
+#include "backend/cuda/cuda.h"
+#endif
 #include "backend/ref/ref.h"
 #include "base/check.h"
 
@@ -11,10 +14,16 @@ namespace {
 struct Entry {
   const char* name;
   std::unique_ptr<Backend> (*make)(const BackendOptions&);
+  // "" where it can be used here, else why not; null: everywhere.
+  const std::string& (*problem)() = nullptr;
+  bool works() const { return problem == nullptr || problem().empty(); }
 };
 
-// The best first: "auto" is the first.
+// The best first: "auto" is the first that works.
 constexpr Entry kEntries[] = {
+#ifdef WICK_WITH_CUDA
+    {"cuda", make_cuda_backend, cuda_problem},
+#endif
     {"cpu", make_cpu_backend},
     {"ref", make_ref_backend},
 };
@@ -23,18 +32,32 @@ constexpr Entry kEntries[] = {
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
-  for (const Entry& entry : kEntries) names.push_back(entry.name);
+  for (const Entry& entry : kEntries)
+    if (entry.works()) names.push_back(entry.name);
   return names;
 }
 
+std::vector<MissingBackend> missing_backends() {
+  std::vector<MissingBackend> missing;
+  for (const Entry& entry : kEntries)
+    if (!entry.works()) missing.push_back({entry.name, entry.problem()});
+#ifndef WICK_WITH_CUDA
+  missing.push_back(
+      {"cuda", "this build has no CUDA back end: nvcc was not found when it was made"});
+#endif
+  return missing;
+}
+
 std::unique_ptr<Backend> open_backend(const BackendOptions& options) {
-  if (options.device == "auto") return kEntries[0].make(options);
+  // Who names an instruction set of the CPU means the CPU.
+  const std::string device =
+      options.device == "auto" && !options.cpu_isa.empty() ? "cpu" : options.device;
   std::string known;
   for (const Entry& entry : kEntries) {
-    if (options.device == entry.name) return entry.make(options);
-    known += cat(known.empty() ? "" : ", ", entry.name);
+    if (device == "auto" ? entry.works() : device == entry.name) return entry.make(options);
+    if (entry.works()) known += cat(known.empty() ? "" : ", ", entry.name);
   }
-  fail(ErrorCode::kNotFound, "--device ", options.device, ": this binary has ", known,
+  fail(ErrorCode::kNotFound, "--device ", options.device, ": this machine has ", known,
        " (or auto); wick devices says why another is missing");
 }
 

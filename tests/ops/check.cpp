@@ -71,7 +71,7 @@ class Opened {
           if (first) bits.push_back(out ? out->element_bytes() : std::vector<std::byte>{});
           if (!out) continue;
           const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
-          if (first) wrong = compare(c, arg, out->contents(*backends_[b]), want[i]);
+          if (first) wrong = compare(c, arg, out->contents(), want[i]);
           if (!first && out->element_bytes() != bits[i]) {
             wrong = cat(arg.name, " has other bits with ", kThreadCounts[b], " threads, run ",
                         repeat + 1, ", than with 1 thread, run 1");

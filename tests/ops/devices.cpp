@@ -7,20 +7,25 @@ namespace wick::ops {
 
 std::vector<Device> find_devices(const std::string& only) {
   std::vector<Device> devices;
-  auto add = [&](const std::string& name, const std::string& backend, const std::string& isa) {
-    bool wanted = only.empty() || only == name || (only == backend && isa == cpu_isas().front());
+  // A back end's own name means the first of its instruction sets: the best.
+  auto add = [&](const std::string& backend, const std::string& isa, bool best) {
+    const std::string name = isa.empty() ? backend : backend + "/" + isa;
+    bool wanted = only.empty() || only == name || (only == backend && best);
     if (!wanted) return;
+    const bool cuda = backend == "cuda";
     devices.push_back({name, [=](int threads) {
-                         return open_backend(
-                             {.device = backend, .threads = threads, .cpu_isa = isa});
+                         return open_backend({.device = backend,
+                                              .threads = threads,
+                                              .cpu_isa = cuda ? "" : isa,
+                                              .cuda_arch = cuda ? isa : ""});
                        }});
   };
   for (const std::string& backend : backend_names()) {
-    if (backend != "cpu") {
-      add(backend, backend, "");
-      continue;
-    }
-    for (const std::string& isa : cpu_isas()) add(backend + "/" + isa, backend, isa);
+    std::vector<std::string> isas;
+    if (backend == "cpu") isas = cpu_isas();
+    if (backend == "cuda") isas = open_backend({.device = backend})->info().isas;
+    if (isas.empty()) isas.push_back("");
+    for (const std::string& isa : isas) add(backend, isa, isa == isas.front());
   }
   if (devices.empty()) fail(ErrorCode::kNotFound, "no device is called ", only);
   return devices;

@@ -85,81 +85,99 @@ double to_double(const std::byte* at, DType dtype) {
   fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
 }
 
+// Bytes of a device's memory as they lie, and back.
+std::vector<std::byte> fetch(const Backend& backend, const Buffer& from, size_t bytes) {
+  std::vector<std::byte> raw(bytes);
+  backend.download(from, DType::kU8, 0, static_cast<int64_t>(bytes), raw.data());
+  return raw;
+}
+BufferPtr put(Backend& backend, const std::vector<std::byte>& raw) {
+  BufferPtr made = backend.allocate(DType::kU8, static_cast<int64_t>(raw.size()));
+  backend.upload(*made, DType::kU8, 0, static_cast<int64_t>(raw.size()), raw.data());
+  return made;
+}
+
 }  // namespace
 
 Guarded::Guarded(Backend& backend, const Arg& arg, int64_t gap, bool is_output)
-    : arg_(arg),
+    : backend_(backend),
+      arg_(arg),
       is_output_(is_output),
       element_size_(backend.element_bytes(arg.dtype)),
-      memory_(2 * kGuard +
-              static_cast<size_t>(arg.shape.rows() * (arg.shape.cols() + gap)) * element_size_) {
+      before_(2 * kGuard +
+                  static_cast<size_t>(arg.shape.rows() * (arg.shape.cols() + gap)) * element_size_,
+              kPattern) {
   if (arg.shape.rank() != 2 || arg.dtype == DType::kI32) gap = 0;
-  std::memset(memory_.data(), static_cast<int>(kPattern), memory_.bytes());
   first_ = kGuard + static_cast<size_t>(gap / 2) * element_size_;
-  operand_ = {.data = memory_.data() + first_,
+  operand_ = {.data = nullptr,
               .rows = arg.shape.rows(),
               .cols = arg.shape.cols(),
               .ld = arg.shape.cols() + gap,
               .dtype = arg.dtype};
   if (!is_output || arg.mode != OutMode::kWrite) {
-    int64_t count = arg.shape.elements();
+    const int64_t count = arg.shape.elements();
     BufferPtr held = backend.allocate(arg.dtype, count);
     backend.upload(*held, arg.dtype, 0, count, plain_bytes(arg).data());
-    const std::byte* from = dynamic_cast<HostBuffer&>(*held).data();
-    size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
+    const size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
+    const std::vector<std::byte> raw =
+        fetch(backend, *held, static_cast<size_t>(operand_.rows) * row_bytes);
     for (int64_t r = 0; r < operand_.rows; ++r) {
-      std::memcpy(memory_.data() + row_offset(r), from + static_cast<size_t>(r) * row_bytes,
+      std::memcpy(before_.data() + row_offset(r), raw.data() + static_cast<size_t>(r) * row_bytes,
                   row_bytes);
     }
   }
-  before_.assign(memory_.data(), memory_.data() + memory_.bytes());
+  memory_ = put(backend, before_);
+  operand_.data = memory_->address() + first_;
 }
 
-Guarded::Guarded(const Arg& arg, const Operand& operand, const HostBuffer& prepared)
-    : arg_(arg),
+Guarded::Guarded(Backend& backend, const Arg& arg, const Operand& operand, const Buffer& prepared)
+    : backend_(backend),
+      arg_(arg),
       is_output_(false),
       first_(kGuard),
       operand_(operand),
-      memory_(2 * kGuard + prepared.bytes()) {
-  std::memset(memory_.data(), static_cast<int>(kPattern), memory_.bytes());
-  std::memcpy(memory_.data() + first_, prepared.data(), prepared.bytes());
-  operand_.data = memory_.data() + first_;
-  before_.assign(memory_.data(), memory_.data() + memory_.bytes());
+      before_(2 * kGuard + prepared.bytes(), kPattern) {
+  const std::vector<std::byte> raw = fetch(backend, prepared, prepared.bytes());
+  std::memcpy(before_.data() + first_, raw.data(), raw.size());
+  memory_ = put(backend, before_);
+  operand_.data = memory_->address() + first_;
 }
 
 size_t Guarded::row_offset(int64_t row) const {
   return first_ + static_cast<size_t>(row * operand_.ld) * element_size_;
 }
 
+std::vector<std::byte> Guarded::now() const { return fetch(backend_, *memory_, before_.size()); }
+
 bool Guarded::intact() const {
+  const std::vector<std::byte> after = now();
   std::vector<std::byte> expected = before_;
   if (is_output_) {
     size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
     for (int64_t r = 0; r < operand_.rows; ++r) {
-      std::memcpy(expected.data() + row_offset(r), memory_.data() + row_offset(r), row_bytes);
+      std::memcpy(expected.data() + row_offset(r), after.data() + row_offset(r), row_bytes);
     }
   }
-  return std::memcmp(expected.data(), memory_.data(), expected.size()) == 0;
+  return expected == after;
 }
 
 std::vector<std::byte> Guarded::element_bytes() const {
+  const std::vector<std::byte> after = now();
   std::vector<std::byte> bytes;
   size_t row_bytes = static_cast<size_t>(operand_.cols) * element_size_;
   for (int64_t r = 0; r < operand_.rows; ++r) {
-    const std::byte* row = memory_.data() + row_offset(r);
+    const std::byte* row = after.data() + row_offset(r);
     bytes.insert(bytes.end(), row, row + row_bytes);
   }
   return bytes;
 }
 
-std::vector<double> Guarded::contents(Backend& backend) const {
-  int64_t count = arg_.shape.elements();
-  BufferPtr held = backend.allocate(arg_.dtype, count);
-  std::vector<std::byte> raw = element_bytes();
-  std::memcpy(dynamic_cast<HostBuffer&>(*held).data(), raw.data(), raw.size());
-  size_t size = dtype_bytes(arg_.dtype);
+std::vector<double> Guarded::contents() const {
+  const int64_t count = arg_.shape.elements();
+  const BufferPtr held = put(backend_, element_bytes());
+  const size_t size = dtype_bytes(arg_.dtype);
   std::vector<std::byte> plain(static_cast<size_t>(count) * size);
-  backend.download(*held, arg_.dtype, 0, count, plain.data());
+  backend_.download(*held, arg_.dtype, 0, count, plain.data());
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) {
     values.push_back(to_double(plain.data() + static_cast<size_t>(i) * size, arg_.dtype));
@@ -167,7 +185,8 @@ std::vector<double> Guarded::contents(Backend& backend) const {
   return values;
 }
 
-GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_step_plan(c, dir)) {
+GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir)
+    : backend_(backend), plan_(one_step_plan(c, dir)) {
   Selection selection = backend.select(plan_);
   Bindings bindings(plan_.values.size());
   for (size_t id = 0; id < bindings.size(); ++id) {
@@ -176,9 +195,9 @@ GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_s
     bindings[id] = backend.prepare(v, selection.forms[id], plain_bytes(c.arg(v.name)).data());
   }
   program_ = backend.compile(plan_, bindings);
-  auto* host = dynamic_cast<HostProgram*>(program_.get());
-  WICK_CHECK(host != nullptr, "guard bytes need a back end in host memory");
-  const HostProgram::Call& call = host->calls()[0];
+  auto* flat = dynamic_cast<FlatProgram*>(program_.get());
+  WICK_CHECK(flat != nullptr, "guard bytes need a program of plain calls");
+  const FlatProgram::Call& call = flat->calls()[0];
   auto add = [&](const std::string& name, bool is_output) {
     auto& list = is_output ? out_ : in_;
     auto& operands = is_output ? out_operands_ : in_operands_;
@@ -187,8 +206,7 @@ GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_s
       list.push_back(nullptr);
     } else if (!is_output && c.frozen(c.arg(name))) {
       const BufferPtr& held = bindings[static_cast<size_t>(plan_.steps[0].inputs[at])];
-      list.push_back(std::make_unique<Guarded>(c.arg(name), call.args.in[at],
-                                               dynamic_cast<const HostBuffer&>(*held)));
+      list.push_back(std::make_unique<Guarded>(backend, c.arg(name), call.args.in[at], *held));
     } else {
       list.push_back(std::make_unique<Guarded>(backend, c.arg(name), c.gap(), is_output));
     }
@@ -202,10 +220,8 @@ GuardedStep::GuardedStep(Backend& backend, const Case& c, Dir dir) : plan_(one_s
   args_.out = out_operands_;
   scratch_bytes_ = selection.steps[0].scratch;
   if (scratch_bytes_ > 0) {
-    scratch_.assign(scratch_bytes_ + 3 * kGuard, kPattern);
-    auto address = reinterpret_cast<uintptr_t>(scratch_.data());
-    size_t shift = kGuard + (kArenaAlignment - address % kArenaAlignment) % kArenaAlignment;
-    args_.scratch = scratch_.data() + shift;
+    scratch_ = put(backend, std::vector<std::byte>(scratch_bytes_ + 2 * kGuard, kPattern));
+    args_.scratch = scratch_->address() + kGuard;
   }
 }
 
@@ -218,11 +234,10 @@ std::string GuardedStep::damage() const {
   for (size_t i = 0; i < out_.size(); ++i) {
     if (out_[i] && !out_[i]->intact()) return cat("bytes around output ", i, " changed");
   }
-  if (args_.scratch != nullptr) {
-    const auto* begin = scratch_.data();
-    const auto* used = static_cast<const std::byte*>(args_.scratch);
-    for (const std::byte* p = begin; p < begin + scratch_.size(); ++p) {
-      if ((p < used || p >= used + scratch_bytes_) && *p != kPattern) {
+  if (scratch_) {
+    const std::vector<std::byte> after = fetch(backend_, *scratch_, scratch_->bytes());
+    for (size_t i = 0; i < after.size(); ++i) {
+      if ((i < kGuard || i >= kGuard + scratch_bytes_) && after[i] != kPattern) {
         return "bytes around the scratch changed";
       }
     }

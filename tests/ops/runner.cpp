@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops_runner check|grad|support|bench [--op NAME] [--device NAME] [--against FILE]
-// A device is "ref", "cpu" or "cpu/avx2"; without one, all of them. Runs the case files beside this
-// source. Fails where an op has no case file. With a FILE support compares instead of printing.
+// A device is "ref", "cpu", "cpu/avx2" or "cuda/sm_80"; without one, all of them. Runs the case
+// files beside this source. Fails where an op has no case file. With a FILE support compares
+// instead of printing.
 #include <cstdio>
 #include <cstring>
 

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/cuda.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cuda/blas.h"
+#include "backend/cuda/cuda_program.h"
+#include "base/check.h"
+#include "base/half.h"
+
+namespace wick {
+
+using namespace cuda;
+
+namespace {
+
+constexpr const char* kArchNames[] = {"sm_80", "sm_90"};
+
+std::string find_problem() {
+  int count = 0, driver = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaDriverGetVersion(&driver);
+  if (driver == 0) return "no NVIDIA driver was found";
+  if (status == cudaErrorInsufficientDriver)
+    return cat("the NVIDIA driver knows CUDA ", driver / 1000, ".", driver % 1000 / 10,
+               ", this binary needs ", CUDART_VERSION / 1000, ".0; update the driver");
+  if (status != cudaSuccess) return cat("CUDA did not start: ", cudaGetErrorString(status));
+  if (count == 0) return "the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)";
+  cudaDeviceProp p{};
+  if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return "the GPU does not answer";
+  if (p.major < 8)
+    return cat(p.name, " has compute capability ", p.major, ".", p.minor, ", wick needs 8.0");
+  return {};
+}
+
+bool is_whole_matrix(const Plan& plan, ValueId id) {
+  const Value& v = plan.value(id);
+  return v.kind == Kind::kWeight && !plan.is_view(id) && v.shape.rank() == 2;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const BackendOptions& options) {
+    if (!cuda_problem().empty()) fail(ErrorCode::kNotFound, "--device cuda: ", cuda_problem());
+    succeed(cudaGetDeviceProperties(&properties_, 0), "be looked at");
+    succeed(cudaSetDevice(0), "be used");
+    const bool hopper = properties_.major == 9;
+    queue_.arch = hopper ? Arch::kSm90 : Arch::kSm80;
+    if (options.cuda_arch == kArchNames[0]) {
+      queue_.arch = Arch::kSm80;
+    } else if (!options.cuda_arch.empty() && !(options.cuda_arch == kArchNames[1] && hopper)) {
+      fail(ErrorCode::kInvalidArgument, "--cuda-arch ", options.cuda_arch,
+           " does not run on this GPU (it takes sm_80", hopper ? ", sm_90)" : ")");
+    }
+    succeed(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "make a stream");
+    queue_.sms = properties_.multiProcessorCount;
+    blas_ = Blas::open(blas_problem_);
+    queue_.blas = blas_.get();
+    for (auto list :
+         {linear_candidates, attention_candidates, norm_candidates, elementwise_candidates,
+          row_candidates, head_candidates, optimizer_candidates}) {
+      const Candidates some = list(queue_.arch);
+      candidates_.insert(candidates_.end(), some.begin(), some.end());
+    }
+  }
+  ~CudaBackend() override { cudaStreamDestroy(queue_.stream); }
+
+  DeviceInfo info() const override {
+    DeviceInfo info;
+    info.name = "cuda";
+    info.isa = kArchNames[static_cast<int>(queue_.arch)];
+    info.isas = cuda_archs();
+    info.missing = blas_ ? "" : cat("fast products: ", blas_problem_);
+    info.description = cat(properties_.name, ", compute capability ", properties_.major, ".",
+                           properties_.minor, ", ", properties_.multiProcessorCount,
+                           " multiprocessors", blas_ ? ", cuBLASLt " + blas_->version() : "");
+    info.threads = 1;
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    info.memory_bytes = free;
+    return info;
+  }
+
+  DeviceSpeed speed() const override;
+
+  ElementBytes element_sizes() const override {
+    return [](DType t) { return dtype_bytes(t); };
+  }
+  BufferPtr allocate(DType dtype, int64_t count) override {
+    WICK_CHECK(count >= 0, "count ", count);
+    return std::make_shared<DeviceBuffer>(static_cast<size_t>(count) * dtype_bytes(dtype),
+                                          queue_.stream);
+  }
+  void upload(Buffer& to, DType dtype, int64_t offset, int64_t count, const void* data) override {
+    copy(to, dtype, offset, count, [&](std::byte* at, size_t bytes) {
+      return cudaMemcpyAsync(at, data, bytes, cudaMemcpyHostToDevice, queue_.stream);
+    });
+  }
+  void download(const Buffer& from, DType dtype, int64_t offset, int64_t count,
+                void* data) const override {
+    copy(from, dtype, offset, count, [&](std::byte* at, size_t bytes) {
+      return cudaMemcpyAsync(data, at, bytes, cudaMemcpyDeviceToHost, queue_.stream);
+    });
+  }
+  DType preferred_compute() const override { return DType::kBF16; }
+
+  // What the tensor cores want: bf16, whatever the file has; codes apart from their scales.
+  std::vector<WeightForm> weight_forms(const Plan& plan) const override {
+    std::vector<WeightForm> forms = tile_forms(plan);
+    for (ValueId id = 0; id < static_cast<ValueId>(plan.values.size()); ++id)
+      if (is_whole_matrix(plan, id) && dtype_is_quantized(plan.value(id).dtype))
+        forms[static_cast<size_t>(id)] = WeightForm::kTiles;
+    return forms;
+  }
+  int64_t weight_bytes(const Value& weight, WeightForm form) const override {
+    if (form == WeightForm::kRows || dtype_is_quantized(weight.dtype))
+      return Backend::weight_bytes(weight, WeightForm::kRows);
+    return weight.shape.elements() * static_cast<int64_t>(dtype_bytes(DType::kBF16));
+  }
+  BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
+    if (form == WeightForm::kRows || weight.dtype == DType::kBF16)
+      return Backend::prepare(weight, WeightForm::kRows, rows);
+    const std::vector<std::byte> made =
+        dtype_is_quantized(weight.dtype) ? codes_apart(weight, static_cast<const std::byte*>(rows))
+                                         : rows_in_bf16(weight, rows);
+    BufferPtr buffer = allocate(DType::kU8, static_cast<int64_t>(made.size()));
+    upload(*buffer, DType::kU8, 0, static_cast<int64_t>(made.size()), made.data());
+    return buffer;
+  }
+  Selection select(const Plan& plan) const override {
+    return select_candidates(plan, candidates_, queue_.sms, "cuda", weight_forms(plan));
+  }
+  std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
+                                   BufferPtr arena) override {
+    return std::make_unique<CudaProgram>(plan, select(plan), candidates_, bindings, element_sizes(),
+                                         queue_, std::move(arena));
+  }
+
+ private:
+  std::vector<std::string> cuda_archs() const {
+    std::vector<std::string> names{kArchNames[0]};
+    if (properties_.major == 9) names.insert(names.begin(), kArchNames[1]);
+    return names;
+  }
+
+  // Stream order makes what was enqueued before visible; the host waits.
+  template <typename Copy>
+  void copy(const Buffer& buffer, DType dtype, int64_t offset, int64_t count, Copy enqueue) const {
+    const size_t size = dtype_bytes(dtype), first = static_cast<size_t>(offset) * size;
+    const size_t bytes = static_cast<size_t>(count) * size;
+    WICK_CHECK(offset >= 0 && count >= 0 && first + bytes <= buffer.bytes(), "elements ", offset,
+               " to ", offset + count, " of a buffer of ", buffer.bytes(), " bytes");
+    succeed(cudaGetLastError(), "start a kernel");
+    if (bytes > 0) succeed(enqueue(buffer.address() + first, bytes), "copy memory");
+    succeed(cudaStreamSynchronize(queue_.stream), "copy memory");
+  }
+
+  static std::vector<std::byte> codes_apart(const Value& w, const std::byte* rows) {
+    const size_t stride = row_bytes(w.dtype, w.shape.cols());
+    const size_t codes = quant_code_bytes(w.dtype, w.shape.cols()), scales = stride - codes;
+    const auto count = static_cast<size_t>(w.shape.rows());
+    std::vector<std::byte> made(count * stride);
+    for (size_t r = 0; r < count; ++r) {
+      std::memcpy(made.data() + r * codes, rows + r * stride, codes);
+      std::memcpy(made.data() + count * codes + r * scales, rows + r * stride + codes, scales);
+    }
+    return made;
+  }
+  static std::vector<std::byte> rows_in_bf16(const Value& w, const void* rows) {
+    const auto count = static_cast<size_t>(w.shape.elements());
+    std::vector<std::byte> made(count * sizeof(bf16));
+    auto* to = reinterpret_cast<bf16*>(made.data());
+    for (size_t i = 0; i < count; ++i)
+      to[i] = to_bf16(w.dtype == DType::kF16 ? to_float(static_cast<const f16*>(rows)[i])
+                                             : static_cast<const float*>(rows)[i]);
+    return made;
+  }
+
+  cudaDeviceProp properties_{};
+  Queue queue_;
+  std::unique_ptr<Blas> blas_;
+  std::string blas_problem_;
+  std::vector<Candidate> candidates_;
+};
+
+// The best of a few rounds: a large product in each type, and a copy of more than the caches hold.
+DeviceSpeed CudaBackend::speed() const {
+  constexpr int64_t kSide = 8192;
+  constexpr size_t kBytes = size_t{1} << 30;
+  DeviceBuffer memory(3 * kBytes, queue_.stream);
+  cudaEvent_t begin = nullptr, end = nullptr;
+  succeed(cudaEventCreate(&begin), "make an event");
+  succeed(cudaEventCreate(&end), "make an event");
+  auto best = [&](auto&& work) {
+    float least = INFINITY;
+    for (int round = 0; round < 4; ++round) {
+      cudaEventRecord(begin, queue_.stream);
+      work();
+      cudaEventRecord(end, queue_.stream);
+      cudaEventSynchronize(end);
+      float ms = 0;
+      cudaEventElapsedTime(&ms, begin, end);
+      if (round > 0) least = std::min(least, ms);
+    }
+    return static_cast<double>(least) * 1e-3;
+  };
+  DeviceSpeed speed;
+  // Ones: a product of zeros takes less power and so is faster than real ones.
+  cudaMemsetAsync(memory.address(), 0x3f, memory.bytes(), queue_.stream);
+  auto gflops = [&](DType dtype, int64_t side) {
+    Operand a{.data = memory.address(), .rows = side, .cols = side, .ld = side, .dtype = dtype};
+    Operand b = a, y = a;
+    b.data = memory.address() + kBytes / 2;
+    y.data = memory.address() + kBytes;
+    const double seconds =
+        best([&] { product(queue_, {}, a, b, y, memory.address() + 2 * kBytes); });
+    const auto s = static_cast<double>(side);
+    return 2 * s * s * s / seconds * 1e-9;
+  };
+  speed.bf16_gflops = gflops(DType::kBF16, kSide);
+  speed.f32_gflops = gflops(DType::kF32, kSide / 2);
+  const double seconds = best([&] {
+    cudaMemcpyAsync(memory.address(), memory.address() + kBytes, kBytes, cudaMemcpyDeviceToDevice,
+                    queue_.stream);
+  });
+  speed.read_gbps = 2.0 * static_cast<double>(kBytes) / seconds * 1e-9;
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return speed;
+}
+
+}  // namespace
+
+const std::string& cuda_problem() {
+  static const std::string problem = find_problem();
+  return problem;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(options);
+}
+
+}  // namespace wick

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaProgram: a plan captured into one CUDA graph. Feeds go in and results come out as copies
+// inside the graph, from and to pinned memory, so that a run is one launch.
+#pragma once
+
+#include "backend/cuda/memory.h"
+#include "backend/cuda/queue.h"
+#include "backend/flat_program.h"
+
+namespace wick::cuda {
+
+class CudaProgram final : public FlatProgram {
+ public:
+  // `queue` and `candidates` must outlive the program; every binding must be a DeviceBuffer.
+  // Throws: kInternal, kOutOfMemory, kDevice where a step could not be captured.
+  CudaProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
+              Bindings bindings, ElementBytes element_bytes, const Queue& queue, BufferPtr arena);
+  ~CudaProgram() override;
+
+  // Waits for a run that is still under way.
+  void feed(ValueId id, const void* data, size_t bytes) override;
+  void run() noexcept override;
+  void wait() override;
+  std::vector<double> run_timed() override;
+  void read(ValueId id, void* data, size_t bytes) const override;
+
+ private:
+  struct Result {
+    ValueId id;
+    size_t offset;  // in results_
+  };
+  void enqueue_copies_in() const;
+  void enqueue_copies_out() const;
+
+  const Queue& queue_;
+  PinnedMemory feeds_host_;
+  std::byte* feeds_device_ = nullptr;
+  std::vector<Result> result_list_;
+  std::unique_ptr<PinnedMemory> results_;
+  cudaGraphExec_t graph_ = nullptr;
+  cudaError_t failure_ = cudaSuccess;
+  bool running_ = false;
+};
+
+}  // namespace wick::cuda

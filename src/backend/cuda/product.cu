@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products: cuBLASLt where the operands lie as it wants them, an exact kernel of plain loops for
+// everything else. Operands of different types are brought to one in scratch first.
+#include "backend/cuda/blas.h"
+#include "backend/cuda/codes.cuh"
+#include "base/check.h"
+
+namespace wick::cuda {
+namespace {
+
+// ---- elements whose type is known at run time only
+
+__device__ float element(const void* data, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::kBF16:
+      return to_f32(static_cast<const Bf16*>(data)[i]);
+    case DType::kF16:
+      return to_f32(static_cast<const F16*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
+__device__ void put(void* data, DType dtype, int64_t i, float x) {
+  switch (dtype) {
+    case DType::kBF16:
+      static_cast<Bf16*>(data)[i] = from_f32<Bf16>(x);
+      break;
+    case DType::kF16:
+      static_cast<F16*>(data)[i] = from_f32<F16>(x);
+      break;
+    default:
+      static_cast<float*>(data)[i] = x;
+  }
+}
+
+// ---- any strides, any types
+
+struct Strided {
+  const void* data;
+  DType dtype;
+  int64_t along_k, across_k;
+};
+
+constexpr int kTile = 64, kDepth = 16, kThreads = 256;
+
+// A block makes 64 x 64 elements of y, a thread 4 x 4 of them; k is summed in order.
+__global__ void __launch_bounds__(kThreads)
+    product_any(Strided a, Strided b, void* y, DType y_dtype, int64_t y_ld, const void* bias,
+                DType bias_dtype, int64_t m, int64_t n, int64_t k, float alpha, bool accumulate) {
+  __shared__ float as[kDepth][kTile + 1], bs[kDepth][kTile + 1];
+  const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTile,
+                n0 = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int row = threadIdx.x / 16, col = threadIdx.x % 16;
+  float sums[4][4] = {};
+  for (int64_t k0 = 0; k0 < k; k0 += kDepth) {
+    for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
+      const int r = i / kDepth, d = i % kDepth;
+      const bool deep = k0 + d < k;
+      as[d][r] = deep && m0 + r < m
+                     ? element(a.data, a.dtype, (m0 + r) * a.across_k + (k0 + d) * a.along_k)
+                     : 0.0f;
+      bs[d][r] = deep && n0 + r < n
+                     ? element(b.data, b.dtype, (n0 + r) * b.across_k + (k0 + d) * b.along_k)
+                     : 0.0f;
+    }
+    __syncthreads();
+    for (int d = 0; d < kDepth; ++d)
+      for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j)
+          sums[i][j] = fmaf(as[d][row + 16 * i], bs[d][col + 16 * j], sums[i][j]);
+    __syncthreads();
+  }
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 4; ++j) {
+      const int64_t r = m0 + row + 16 * i, c = n0 + col + 16 * j;
+      if (r >= m || c >= n) continue;
+      float x = alpha * sums[i][j];
+      if (bias != nullptr) x += element(bias, bias_dtype, c);
+      if (accumulate) x += element(y, y_dtype, r * y_ld + c);
+      put(y, y_dtype, r * y_ld + c, x);
+    }
+}
+
+// ---- bringing an operand to another type: rows x cols, dense in `to`
+
+__global__ void cast_rows(const void* from, DType from_dtype, int64_t ld, void* to, DType to_dtype,
+                          int64_t rows, int64_t cols) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * cols;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+    put(to, to_dtype, i, element(from, from_dtype, i / cols * ld + i % cols));
+}
+
+// A thread decodes 16 bytes of codes.
+template <typename T>
+__global__ void cast_codes(Codes from, T* to, int64_t rows, int64_t cols) {
+  const int64_t pieces = from.code_ld / 16, per_piece = 128 / from.bits;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * pieces;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const int64_t row = i / pieces, first = i % pieces * per_piece;
+    const Pack<uint8_t, 16> codes = load<16>(from.codes + row * from.code_ld + i % pieces * 16);
+    const float scale = from.scale(row, min(first, cols - 1));
+    T* at = to + row * cols + first;
+    for (int c = 0; c < 16; ++c) {
+      if (from.bits == 8) {
+        if (first + c < cols)
+          at[c] = from_f32<T>(static_cast<float>(static_cast<int8_t>(codes.at[c])) * scale);
+      } else {
+        if (first + c < cols)
+          at[c] = from_f32<T>(static_cast<float>((codes.at[c] & 15) - 8) * scale);
+        if (first + 16 + c < cols)
+          at[16 + c] = from_f32<T>(static_cast<float>((codes.at[c] >> 4) - 8) * scale);
+      }
+    }
+  }
+}
+
+unsigned blocks_for(int64_t work, int sms) {
+  return static_cast<unsigned>(
+      std::max<int64_t>(1, std::min<int64_t>(divide_up(work, kThreads), int64_t{16} * sms)));
+}
+
+Operand cast(const Queue& queue, const Operand& from, DType to, void* scratch) {
+  Operand made{.data = scratch, .rows = from.rows, .cols = from.cols, .ld = from.cols, .dtype = to};
+  if (is_device_codes(from)) {
+    const Codes c = codes(from);
+    const unsigned blocks = blocks_for(from.rows * c.code_ld / 16, queue.sms);
+    with_activation(to, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      cast_codes<T><<<blocks, kThreads, 0, queue.stream>>>(c, static_cast<T*>(scratch), from.rows,
+                                                           from.cols);
+    });
+    return made;
+  }
+  cast_rows<<<blocks_for(from.elements(), queue.sms), kThreads, 0, queue.stream>>>(
+      from.data, from.dtype, from.ld, scratch, to, from.rows, from.cols);
+  return made;
+}
+
+// The type that b is brought to: a's. a is an activation or a gradient, so f32 stays exact.
+bool needs_cast(const Operand& a, const Operand& b) {
+  return is_device_codes(b) || a.dtype != b.dtype;
+}
+
+size_t cast_bytes(const Operand& a, const Operand& b) {
+  if (!needs_cast(a, b)) return 0;
+  return static_cast<size_t>(divide_up(b.elements(), 256) * 256) * dtype_bytes(a.dtype);
+}
+
+}  // namespace
+
+size_t product_scratch(const Product&, const Operand& a, const Operand& b, const Operand&, int) {
+  return cast_bytes(a, b) + Blas::kWorkspace;
+}
+
+void product(const Queue& queue, const Product& p, const Operand& a, const Operand& b,
+             const Operand& y, void* scratch, const Operand& bias) {
+  if (y.elements() == 0) return;
+  const int64_t k = p.trans == Trans::kTN ? a.rows : a.cols;
+  auto* workspace = static_cast<std::byte*>(scratch) + cast_bytes(a, b);
+  const Operand right = needs_cast(a, b) && k > 0 ? cast(queue, b, a.dtype, scratch) : b;
+  const bool library = queue.blas != nullptr && k > 0 && aligned16(a) && aligned16(right) &&
+                       aligned16(y) && (!bias || bias.dtype == y.dtype) &&
+                       (y.dtype == a.dtype || y.dtype == DType::kF32);
+  if (library && queue.blas->multiply(queue, p, a, right, y, bias, workspace)) return;
+  const bool a_turned = p.trans == Trans::kTN, b_turned = p.trans != Trans::kNT;
+  const Strided left{a.data, a.dtype, a_turned ? a.ld : 1, a_turned ? 1 : a.ld};
+  const Strided other{right.data, right.dtype, b_turned ? right.ld : 1, b_turned ? 1 : right.ld};
+  const dim3 grid(static_cast<unsigned>(divide_up(y.cols, kTile)),
+                  static_cast<unsigned>(divide_up(y.rows, kTile)));
+  product_any<<<grid, kThreads, 0, queue.stream>>>(left, other, y.data, y.dtype, y.ld, bias.data,
+                                                   bias.dtype, y.rows, y.cols, k, p.alpha,
+                                                   p.accumulate);
+}
+
+}  // namespace wick::cuda

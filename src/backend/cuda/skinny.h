@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with one side of at most kSkinny: LoRA's. bf16 activations, parameters in f32 that are
+// rounded to bf16 on the way into the tensor core, sums in f32. Each returns false, having done
+// nothing, where the operands are not as it wants them; product() takes those.
+#pragma once
+
+#include "backend/cuda/product.h"
+
+namespace wick::cuda {
+
+constexpr int64_t kSkinny = 64;
+
+// y [M, R] = alpha * a b:  a [M, K] bf16;  b f32, [R, K] with b_by_rank, else [K, R];  y bf16.
+bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
+                    const Operand& a, const Operand& b, const Operand& y);
+// y = alpha * aᵀ b, [M, R] or, with y_by_rank, [R, M]:  a [K, M], b [K, R] bf16;  y f32.
+bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, bool y_by_rank,
+                           const Operand& a, const Operand& b, const Operand& y);
+// y [M, N] = alpha * a b:  a [M, R] bf16;  b f32, [R, N] with b_by_rank, else [N, R];  y bf16. The
+// product is in f32.
+bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
+                  const Operand& a, const Operand& b, const Operand& y);
+
+}  // namespace wick::cuda
