@@ -185,8 +185,9 @@ void Trainer::Impl::choose_step() {
               options.shuffle);
   PackLimits least = smallest_limits(train);
   if (valid) least = larger(least, smallest_limits(*valid));
-  PackLimits chosen =
-      options.packing ? larger(choose_limits(train, order, kMaxPackTokens), least) : least;
+  PackLimits chosen = options.packing
+                          ? larger(choose_limits(train, order, m.backend().tokens_at_once()), least)
+                          : least;
   int64_t positions = longest_row(train);
   if (valid) positions = std::max(positions, longest_row(*valid));
 

@@ -113,6 +113,8 @@ class Backend {
   virtual BufferPtr prepare(const Value& weight, WeightForm form, const void* rows);
   // What --dtype auto means here.
   virtual DType preferred_compute() const { return DType::kF32; }
+  // Tokens of one run beyond which this device gets no faster by taking more at once.
+  virtual int64_t tokens_at_once() const { return 2048; }
   // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
   virtual Selection select(const Plan& plan) const = 0;
   // Programs that never run at the same time may share one arena, as large as the largest of them

@@ -37,7 +37,7 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
   const ExampleSet rows = batch(0);
   StepOptions s;
   s.limits =
-      choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false), kMaxPackTokens);
+      choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false), backend.tokens_at_once());
   s.positions = options.seq;
   step_ = std::make_unique<TrainStep>(config_, weights_, train_adapter(adapter_), s);
   packs_per_step_ = static_cast<int64_t>(next_packs().size());

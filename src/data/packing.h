@@ -69,9 +69,6 @@ class Order {
   mutable int64_t permutation_epoch_ = -1;
 };
 
-// The most tokens that are packed together, a longer row aside.
-constexpr int64_t kMaxPackTokens = 2048;
-
 // The least limits that hold every row of the data set: those for runs without packing. T is a
 // multiple of 16.
 PackLimits smallest_limits(const ExampleSet& dataset);

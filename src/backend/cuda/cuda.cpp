@@ -105,6 +105,7 @@ class CudaBackend final : public Backend {
     });
   }
   DType preferred_compute() const override { return DType::kBF16; }
+  int64_t tokens_at_once() const override { return 8192; }
 
   // What the tensor cores want: bf16, whatever the file has; codes apart from their scales.
   std::vector<WeightForm> weight_forms(const Plan& plan) const override {
