@@ -55,7 +55,12 @@ long_fuzz() {
 }
 
 absent() { say "$1"; return 77; }
-cuda() { absent "cuda: this tree has no CUDA back end yet; nothing was run"; }
+cuda() {
+  build release || return
+  build/wick devices --json | grep -q '"available":true.*"name":"cuda"' ||
+    { absent "cuda: $(build/wick devices | sed -n '/^cuda/,$s/^ *why *//p'); nothing was run"; return; }
+  tools/cuda_check.sh build tests/results/cuda.txt
+}
 aarch64() { tools/aarch64.sh; }
 
 start=$SECONDS

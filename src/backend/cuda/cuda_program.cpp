@@ -41,25 +41,67 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   }
   results_ = std::make_unique<PinnedMemory>(total);
 
-  succeed(cudaStreamBeginCapture(queue_.stream, cudaStreamCaptureModeThreadLocal),
-          "begin a capture");
-  cudaGraph_t captured = nullptr;
+  cudaGraph_t graph = nullptr;
+  succeed(cudaGraphCreate(&graph, 0), "make a graph");
   try {
-    enqueue_copies_in();
-    for (const Call& call : calls()) call.fn(call.args);
-    enqueue_copies_out();
+    build(graph, selection);
+    succeed(cudaGraphInstantiate(&graph_, graph, 0), "make a program of a graph");
   } catch (...) {
-    cudaStreamEndCapture(queue_.stream, &captured);
-    if (captured != nullptr) cudaGraphDestroy(captured);
+    cudaGraphDestroy(graph);
     throw;
   }
-  const cudaError_t launch = cudaGetLastError();
-  const cudaError_t end = cudaStreamEndCapture(queue_.stream, &captured);
-  succeed(launch, "record a step");
-  succeed(end, "capture a plan");
-  const cudaError_t made = cudaGraphInstantiate(&graph_, captured, 0);
-  cudaGraphDestroy(captured);
-  succeed(made, "make a graph of a plan");
+  cudaGraphDestroy(graph);
+}
+
+template <typename F>
+CudaProgram::Nodes CudaProgram::capture(cudaGraph_t graph, const Nodes& after, F&& enqueue) const {
+  succeed(cudaStreamBeginCaptureToGraph(queue_.stream, graph, after.data(), nullptr, after.size(),
+                                        cudaStreamCaptureModeThreadLocal),
+          "begin a capture");
+  Nodes last;
+  cudaError_t status = cudaSuccess;
+  try {
+    enqueue();
+    status = cudaGetLastError();
+    cudaStreamCaptureStatus state;
+    const cudaGraphNode_t* nodes = nullptr;
+    size_t count = 0;
+    if (status == cudaSuccess)
+      status = cudaStreamGetCaptureInfo(queue_.stream, &state, nullptr, nullptr, &nodes, nullptr,
+                                        &count);
+    if (status == cudaSuccess) last.assign(nodes, nodes + count);
+  } catch (...) {
+    cudaStreamEndCapture(queue_.stream, &graph);
+    throw;
+  }
+  const cudaError_t end = cudaStreamEndCapture(queue_.stream, &graph);
+  succeed(status, "record a step");
+  succeed(end, "capture a step");
+  return last;
+}
+
+void CudaProgram::build(cudaGraph_t graph, const Selection& selection) const {
+  const Nodes begin = capture(graph, {}, [&] { enqueue_copies_in(); });
+  const std::vector<std::vector<int32_t>> needs = dependencies(selection);
+  std::vector<Nodes> last(calls().size());
+  std::vector<bool> awaited(calls().size(), false);
+  for (size_t i = 0; i < calls().size(); ++i) {
+    Nodes after = needs[i].empty() ? begin : Nodes{};
+    for (int32_t j : needs[i]) {
+      const Nodes& nodes = last[static_cast<size_t>(j)];
+      after.insert(after.end(), nodes.begin(), nodes.end());
+      awaited[static_cast<size_t>(j)] = true;
+    }
+    std::sort(after.begin(), after.end());
+    after.erase(std::unique(after.begin(), after.end()), after.end());
+    last[i] = capture(graph, after, [&] { calls()[i].fn(calls()[i].args); });
+  }
+  Nodes all = calls().empty() ? begin : Nodes{};
+  for (size_t i = 0; i < last.size(); ++i)
+    if (!awaited[i]) all.insert(all.end(), last[i].begin(), last[i].end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  capture(graph, all, [&] { enqueue_copies_out(); });
 }
 
 CudaProgram::~CudaProgram() {

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What only a GPU can show of a built tree: every op case and golden on each code path of the card,
+# and the memory checkers over the op cases. Writes a summary for people to FILE.
+#   tools/cuda_check.sh BUILD FILE
+set -uo pipefail
+build=$(cd "$1" && pwd) file=$2
+mkdir -p "$(dirname "$file")"
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+failed=0
+
+say() { echo "$*" | tee -a "$file"; }
+# A name, then a command; its last line is kept, and on failure its last twenty are shown.
+check() {
+  local name=$1 since=$SECONDS log=$logs/log
+  shift
+  if "$@" >"$log" 2>&1; then
+    say "$name: passed ($((SECONDS - since)) s): $(tail -1 "$log")"
+  else
+    say "$name: FAILED ($((SECONDS - since)) s)"
+    tail -20 "$log"
+    failed=1
+  fi
+}
+
+: >"$file"
+say "wick on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo "an unknown GPU"), $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+"$build/wick" devices | sed -n '/^cuda/,/^[a-z]/p' | sed '$d' | tee -a "$file"
+for arch in $("$build/wick" devices --json | sed -n 's/.*"isas":\[\([^]]*\)\].*"name":"cuda".*/\1/p' | tr -d '"' | tr ',' ' '); do
+  check "op cases, cuda/$arch" "$build/ops_runner" check --device "cuda/$arch"
+done
+check "goldens" "$build/golden_test" --gtest_brief=1 --gtest_filter='*cuda*'
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck initcheck; do
+    check "compute-sanitizer $tool over the op cases" timeout 300 compute-sanitizer --tool "$tool" \
+      --error-exitcode 9 "$build/ops_runner" check --device cuda
+  done
+else
+  say "compute-sanitizer: not found, not run"
+fi
+exit $failed
