@@ -236,7 +236,7 @@ void Trainer::Impl::choose_step() {
 
 void Trainer::Impl::forecast_time(const Order& order) {
   const Model::Impl& m = model->impl();
-  if (m.backend().info().peak_gflops <= 0) return;
+  if (m.backend().peak_gflops(m.weights->compute()) <= 0) return;
   std::vector<Pack> packs;
   const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
   for (int64_t i = 0; i < sampled; ++i)
@@ -406,7 +406,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   setup.valid = t.valid ? &*t.valid : nullptr;
   setup.options = t.options;
   setup.identity = t.identity();
-  setup.peak_gflops = m.backend().info().peak_gflops;
+  setup.peak_gflops = m.backend().peak_gflops(m.weights->compute());
   // The plan's memory on top of what the process had: its code, the tokenizer, the data.
   setup.forecast_bytes = t.forecast.peak_bytes + process_bytes;
   setup.update_seconds = 1e-3 * t.forecast.step_ms;

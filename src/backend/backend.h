@@ -94,6 +94,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
+  // GFLOP/s of products in a compute type, measured in a moment, once; 0 if unknown.
+  virtual double peak_gflops(DType compute) const { return info().peak_gflops; }
   // Takes part of a second and half a gigabyte: for benchmarks and people.
   virtual DeviceSpeed speed() const { return {}; }
   virtual ElementBytes element_sizes() const = 0;

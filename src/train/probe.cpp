@@ -123,8 +123,8 @@ Pack make_pack(const PackLimits& limits, double attended, int64_t vocab) {
   return pack_rows(set, all, limits, 0, 0, true).front();
 }
 
-double flops_per_second(const Backend& backend) {
-  return 1e9 * kUtilisation * std::max(1.0, backend.info().peak_gflops);
+double flops_per_second(const Backend& backend, DType compute) {
+  return 1e9 * kUtilisation * std::max(1.0, backend.peak_gflops(compute));
 }
 
 }  // namespace
@@ -141,7 +141,7 @@ double mean_attended(std::span<const Pack> packs) {
 SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
                        const Trainable& trainable, const Case& run) {
   ModelConfig cut = config;
-  const double whole_seconds = run.flops / flops_per_second(backend);
+  const double whole_seconds = run.flops / flops_per_second(backend, weights.compute());
   const double affordable = static_cast<double>(config.layers) * kLayerSeconds / whole_seconds;
   cut.layers =
       whole_seconds > 0 && affordable < static_cast<double>(config.layers)
@@ -165,7 +165,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   StepOptions options;
   options.recompute = run.recompute;
   std::unique_ptr<TrainStep> step;
-  const double rate = flops_per_second(backend);
+  const double rate = flops_per_second(backend, weights.compute());
   for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
     options.limits.tokens = tokens;
     options.limits.targets = std::max<int64_t>(1, run.limits.targets * tokens / run.limits.tokens);

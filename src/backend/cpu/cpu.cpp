@@ -89,6 +89,13 @@ class CpuBackend final : public Backend {
     return info;
   }
 
+  double peak_gflops(DType compute) const override {
+    if (compute != DType::kBF16 || !cpu::rung_has_bf16(rung_)) return info().peak_gflops;
+    std::call_once(measured_bf16_,
+                   [this] { peak_bf16_gflops_ = measure_peak(cpu::bf16_peak_loop, 20); });
+    return peak_bf16_gflops_;
+  }
+
   DeviceSpeed speed() const override {
     DeviceSpeed speed;
     speed.f32_gflops = std::max(info().peak_gflops, measure_peak(cpu::peak_loop, 200));
@@ -191,8 +198,8 @@ class CpuBackend final : public Backend {
   HostElements elements_ = plain_elements();
   mutable ThreadPool pool_;
   std::vector<Candidate> candidates_;
-  mutable std::once_flag measured_;
-  mutable double peak_gflops_ = 0;
+  mutable std::once_flag measured_, measured_bf16_;
+  mutable double peak_gflops_ = 0, peak_bf16_gflops_ = 0;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 
 #include "backend/cuda/blas.h"
 #include "backend/cuda/cuda_program.h"
@@ -83,6 +84,7 @@ class CudaBackend final : public Backend {
     return info;
   }
 
+  double peak_gflops(DType compute) const override;
   DeviceSpeed speed() const override;
 
   ElementBytes element_sizes() const override {
@@ -140,6 +142,10 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  template <typename F>
+  double best_seconds(F&& enqueue) const;
+  double product_gflops(DType dtype, int64_t side) const;
+
   std::vector<std::string> cuda_archs() const {
     std::vector<std::string> names{kArchNames[0]};
     if (properties_.major == 9) names.insert(names.begin(), kArchNames[1]);
@@ -184,51 +190,67 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Blas> blas_;
   std::string blas_problem_;
   std::vector<Candidate> candidates_;
+  mutable std::once_flag measured_[2];  // f32, bf16
+  mutable double peak_[2] = {0, 0};
 };
 
-// The best of a few rounds: a large product in each type, and a copy of more than the caches hold.
-DeviceSpeed CudaBackend::speed() const {
-  constexpr int64_t kSide = 8192;
-  constexpr size_t kBytes = size_t{1} << 30;
-  DeviceBuffer memory(3 * kBytes, queue_.stream);
+// Seconds of what `enqueue` puts on the stream, the best of a few rounds.
+template <typename F>
+double CudaBackend::best_seconds(F&& enqueue) const {
   cudaEvent_t begin = nullptr, end = nullptr;
   succeed(cudaEventCreate(&begin), "make an event");
   succeed(cudaEventCreate(&end), "make an event");
-  auto best = [&](auto&& work) {
-    float least = INFINITY;
-    for (int round = 0; round < 4; ++round) {
-      cudaEventRecord(begin, queue_.stream);
-      work();
-      cudaEventRecord(end, queue_.stream);
-      cudaEventSynchronize(end);
-      float ms = 0;
-      cudaEventElapsedTime(&ms, begin, end);
-      if (round > 0) least = std::min(least, ms);
-    }
-    return static_cast<double>(least) * 1e-3;
+  float least = INFINITY;
+  for (int round = 0; round < 4; ++round) {
+    cudaEventRecord(begin, queue_.stream);
+    enqueue();
+    cudaEventRecord(end, queue_.stream);
+    succeed(cudaEventSynchronize(end), "be measured");
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin, end);
+    if (round > 0) least = std::min(least, ms);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return static_cast<double>(least) * 1e-3;
+}
+
+double CudaBackend::product_gflops(DType dtype, int64_t side) const {
+  const size_t bytes = static_cast<size_t>(side * side) * dtype_bytes(dtype);
+  const DeviceBuffer memory(3 * bytes + Blas::kWorkspace, queue_.stream);
+  // Not zeros: their products take less power, and so less time, than real ones.
+  cudaMemsetAsync(memory.address(), 0x3f, 3 * bytes, queue_.stream);
+  auto matrix = [&](size_t at) {
+    return Operand{.data = memory.address() + at * bytes,
+                   .rows = side,
+                   .cols = side,
+                   .ld = side,
+                   .dtype = dtype};
   };
+  const double seconds = best_seconds([&] {
+    product(queue_, {}, matrix(0), matrix(1), matrix(2), memory.address() + 3 * bytes);
+  });
+  const auto s = static_cast<double>(side);
+  return 2 * s * s * s / seconds * 1e-9;
+}
+
+double CudaBackend::peak_gflops(DType compute) const {
+  const bool bf16 = compute == DType::kBF16;
+  std::call_once(measured_[bf16], [&] { peak_[bf16] = product_gflops(compute, 4096); });
+  return peak_[bf16];
+}
+
+DeviceSpeed CudaBackend::speed() const {
   DeviceSpeed speed;
-  // Ones: a product of zeros takes less power and so is faster than real ones.
-  cudaMemsetAsync(memory.address(), 0x3f, memory.bytes(), queue_.stream);
-  auto gflops = [&](DType dtype, int64_t side) {
-    Operand a{.data = memory.address(), .rows = side, .cols = side, .ld = side, .dtype = dtype};
-    Operand b = a, y = a;
-    b.data = memory.address() + kBytes / 2;
-    y.data = memory.address() + kBytes;
-    const double seconds =
-        best([&] { product(queue_, {}, a, b, y, memory.address() + 2 * kBytes); });
-    const auto s = static_cast<double>(side);
-    return 2 * s * s * s / seconds * 1e-9;
-  };
-  speed.bf16_gflops = gflops(DType::kBF16, kSide);
-  speed.f32_gflops = gflops(DType::kF32, kSide / 2);
-  const double seconds = best([&] {
+  speed.bf16_gflops = product_gflops(DType::kBF16, 8192);
+  speed.f32_gflops = product_gflops(DType::kF32, 4096);
+  constexpr size_t kBytes = size_t{1} << 30;
+  const DeviceBuffer memory(2 * kBytes, queue_.stream);
+  const double seconds = best_seconds([&] {
     cudaMemcpyAsync(memory.address(), memory.address() + kBytes, kBytes, cudaMemcpyDeviceToDevice,
                     queue_.stream);
   });
   speed.read_gbps = 2.0 * static_cast<double>(kBytes) / seconds * 1e-9;
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
   return speed;
 }
 
