@@ -49,19 +49,48 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# The JSON header alone takes three seconds a file; a precompiled one takes a fifth off a cold build. clang
-# refuses one that was made with other macros, so it does without.
+# How hard the compiler tries, by folder: most in kernels; well where text and numbers are worked on;
+# a little where code only connects, which takes a quarter off a cold build and no time of a run.
+# Instrumented builds keep their preset's level.
+if(WICK_SANITIZE OR WICK_FUZZ OR CMAKE_BUILD_TYPE STREQUAL Debug)
+  set(wick_levels preset)
+else()
+  set(wick_levels -O2 -O1)
+endif()
+function(wick_level folder out)
+  if(wick_levels STREQUAL preset)
+    set(${out} preset PARENT_SCOPE)
+  elseif(folder MATCHES "^(backend|quant)$")
+    set(${out} -O3 PARENT_SCOPE)
+  elseif(folder MATCHES "^(base|io|text|infer)$")
+    set(${out} -O2 PARENT_SCOPE)
+  else()
+    set(${out} -O1 PARENT_SCOPE)
+  endif()
+endfunction()
+function(wick_set_level target level)
+  if(NOT level STREQUAL preset)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${level}>)
+  endif()
+endfunction()
+
+# The JSON header alone takes three seconds a file; a precompiled one takes a fifth off a cold build.
+# One for each level, since the compiler takes none of another. clang refuses one that was made with
+# other macros, so it does without.
 if(WICK_PRECOMPILE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_library(wick_pch STATIC ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
-  target_link_libraries(wick_pch PUBLIC wick_flags Threads::Threads)
-  target_precompile_headers(wick_pch PRIVATE <algorithm> <filesystem> <functional> <map>
-    <nlohmann/json.hpp> <optional> <sstream> <string> <vector>)
+  foreach(level IN LISTS wick_levels)
+    add_library(wick_pch${level} STATIC ${CMAKE_SOURCE_DIR}/cmake/precompiled.cpp)
+    target_link_libraries(wick_pch${level} PUBLIC wick_flags Threads::Threads)
+    wick_set_level(wick_pch${level} ${level})
+    target_precompile_headers(wick_pch${level} PRIVATE <algorithm> <filesystem> <functional> <map>
+      <nlohmann/json.hpp> <optional> <sstream> <string> <vector>)
+  endforeach()
   target_compile_options(wick_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
-function(wick_use_precompiled target)
-  if(TARGET wick_pch)
-    target_precompile_headers(${target} REUSE_FROM wick_pch)
+function(wick_use_precompiled target level)
+  if(TARGET wick_pch${level})
+    target_precompile_headers(${target} REUSE_FROM wick_pch${level})
   endif()
 endfunction()
 
@@ -85,13 +114,11 @@ function(wick_layer)
   foreach(dep ${deps})
     target_link_libraries(${target} PUBLIC wick_${dep})
   endforeach()
-  # Kernels include little and are compiled at their own level; instrumented, at the preset's.
-  if(A_NAME MATCHES "^(backend|quant)$")
-    if(NOT WICK_SANITIZE AND NOT WICK_FUZZ AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
-      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O3>)
-    endif()
-  else()
-    wick_use_precompiled(${target})
+  wick_level(${A_NAME} level)
+  wick_set_level(${target} ${level})
+  # Kernels include little.
+  if(NOT A_NAME MATCHES "^(backend|quant)$")
+    wick_use_precompiled(${target} ${level})
   endif()
   set_property(GLOBAL APPEND PROPERTY WICK_LAYERS ${target})
 endfunction()
