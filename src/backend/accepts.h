@@ -20,8 +20,9 @@ inline bool is_codes(const Operand& o) {
 }
 
 // Bit i of a mask is input or output i. Inputs in no mask are f32 or i32, such outputs f32. Weights
-// that are also in `Matrices` may be codes.
-template <unsigned ActivationsIn, unsigned Weights, unsigned ActivationsOut, unsigned Matrices = 0>
+// that are also in `Matrices` may be codes and, with `Tiles`, in that form.
+template <unsigned ActivationsIn, unsigned Weights, unsigned ActivationsOut, unsigned Matrices = 0,
+          bool Tiles = false>
 bool accepts(const StepArgs& args) {
   const Operand* first = nullptr;
   auto same_type = [&](const Operand& o) {
@@ -29,10 +30,13 @@ bool accepts(const StepArgs& args) {
     if (first == nullptr) first = &o;
     return is_activation(o) && o.dtype == first->dtype;
   };
+  auto is_matrix = [](const Operand& o) {
+    return is_codes(o) || (Tiles && o.form == WeightForm::kTiles);
+  };
   for (size_t i = 0; i < args.in.size(); ++i) {
     const Operand& o = args.in[i];
     const bool good = (ActivationsIn >> i) & 1 ? same_type(o)
-                      : (Weights >> i) & 1 ? is_weight(o) || ((Matrices >> i) & 1 && is_codes(o))
+                      : (Weights >> i) & 1 ? is_weight(o) || ((Matrices >> i) & 1 && is_matrix(o))
                                            : is_f32(o) || is_i32(o);
     if (!good) return false;
   }

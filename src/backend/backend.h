@@ -34,7 +34,7 @@ using BufferPtr = std::shared_ptr<Buffer>;
 // How a frozen matrix rests on a device.
 enum class WeightForm : uint8_t {
   kRows,   // row-major, in its own dtype
-  kTiles,  // bf16 or codes, in the tiles of a matrix unit (backend/cpu/tiles.h)
+  kTiles,  // bf16 or codes, as the device's matrix unit wants them (cpu/tiles.h, cuda/codes.cuh)
 };
 
 // What a back end decided about a plan: by step the kernel and its scratch, by weight its form.

@@ -15,8 +15,7 @@ struct Operand {
   void* data = nullptr;
   int64_t rows = 0, cols = 0, ld = 0;
   DType dtype = DType::kF32;
-  WeightForm form = WeightForm::kRows;  // kTiles: dtype is bf16 or quantised, ld
-                                        // means nothing
+  WeightForm form = WeightForm::kRows;  // kTiles: dtype is bf16 or quantised
 
   explicit operator bool() const { return ld != 0; }
   template <typename T>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantised weights on the device: the codes of quant/rows.h, each row's 16-byte aligned, and the
-// scales apart, so that both are read in wide pieces.
-//
-//   codes   [N][quant_code_bytes(K)]     a multiple of 16 bytes per row
-//   scales  [N][quant_groups(K)] bf16    after the codes
+// Quantised weights on the device: the rows of quant/rows.h, codes and then scales, each row padded
+// to 16 bytes so that codes are read in wide pieces. Some rows of a matrix are a matrix again.
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -11,36 +8,24 @@
 namespace wick::cuda {
 
 struct Codes {
-  const uint8_t* codes;
-  const Bf16* scales;
-  int64_t code_ld, groups;
-  int bits, group_shift;  // elements of a group: 1 << group_shift
+  const uint8_t* data;
+  int64_t row_bytes, scales_at;  // bytes from a row to the next, and from its codes to its scales
+  int bits, group_shift;         // elements of a group: 1 << group_shift
 
-  __device__ float scale(int64_t row, int64_t col) const {
-    return to_f32(scales[row * groups + (col >> group_shift)]);
-  }
-  __device__ float at(int64_t row, int64_t col) const {
-    const uint8_t* r = codes + row * code_ld;
-    if (bits == 8) return static_cast<float>(static_cast<int8_t>(r[col])) * scale(row, col);
-    const uint8_t both = r[col / 32 * 16 + col % 16];
-    const int code = col % 32 < 16 ? both & 15 : both >> 4;
-    return static_cast<float>(code - 8) * scale(row, col);
+  __device__ const uint8_t* row(int64_t r) const { return data + r * row_bytes; }
+  __device__ float scale(int64_t r, int64_t col) const {
+    return to_f32(reinterpret_cast<const Bf16*>(row(r) + scales_at)[col >> group_shift]);
   }
 };
 
-inline bool is_device_codes(const Operand& o) {
-  return o.form == WeightForm::kTiles && dtype_is_quantized(o.dtype);
-}
+inline bool has_codes(const Operand& o) { return dtype_is_quantized(o.dtype); }
 
 inline Codes codes(const Operand& o) {
-  Codes c{};
-  c.codes = static_cast<const uint8_t*>(o.data);
-  c.code_ld = static_cast<int64_t>(quant_code_bytes(o.dtype, o.cols));
-  c.groups = quant_groups(o.dtype, o.cols);
-  c.scales = reinterpret_cast<const Bf16*>(c.codes + o.rows * c.code_ld);
-  c.bits = quant_bits(o.dtype);
-  c.group_shift = quant_group(o.dtype) == 32 ? 5 : quant_group(o.dtype) == 64 ? 6 : 7;
-  return c;
+  return {o.as<const uint8_t>(), static_cast<int64_t>(device_row_bytes(o.dtype, o.cols)),
+          static_cast<int64_t>(quant_code_bytes(o.dtype, o.cols)), quant_bits(o.dtype),
+          quant_group(o.dtype) == 32   ? 5
+          : quant_group(o.dtype) == 64 ? 6
+                                       : 7};
 }
 
 }  // namespace wick::cuda

@@ -109,7 +109,7 @@ class CudaBackend final : public Backend {
   DType preferred_compute() const override { return DType::kBF16; }
   int64_t tokens_at_once() const override { return 8192; }
 
-  // What the tensor cores want: bf16, whatever the file has; codes apart from their scales.
+  // What the tensor cores want: bf16, whatever the file has; codes in padded rows.
   std::vector<WeightForm> weight_forms(const Plan& plan) const override {
     std::vector<WeightForm> forms = tile_forms(plan);
     for (ValueId id = 0; id < static_cast<ValueId>(plan.values.size()); ++id)
@@ -118,15 +118,17 @@ class CudaBackend final : public Backend {
     return forms;
   }
   int64_t weight_bytes(const Value& weight, WeightForm form) const override {
-    if (form == WeightForm::kRows || dtype_is_quantized(weight.dtype))
-      return Backend::weight_bytes(weight, WeightForm::kRows);
+    if (dtype_is_quantized(weight.dtype))
+      return weight.shape.rows() *
+             static_cast<int64_t>(device_row_bytes(weight.dtype, weight.shape.cols()));
+    if (form == WeightForm::kRows) return Backend::weight_bytes(weight, form);
     return weight.shape.elements() * static_cast<int64_t>(dtype_bytes(DType::kBF16));
   }
   BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
     if (form == WeightForm::kRows || weight.dtype == DType::kBF16)
       return Backend::prepare(weight, WeightForm::kRows, rows);
     const std::vector<std::byte> made =
-        dtype_is_quantized(weight.dtype) ? codes_apart(weight, static_cast<const std::byte*>(rows))
+        dtype_is_quantized(weight.dtype) ? padded_rows(weight, static_cast<const std::byte*>(rows))
                                          : rows_in_bf16(weight, rows);
     BufferPtr buffer = allocate(DType::kU8, static_cast<int64_t>(made.size()));
     upload(*buffer, DType::kU8, 0, static_cast<int64_t>(made.size()), made.data());
@@ -164,15 +166,13 @@ class CudaBackend final : public Backend {
     succeed(cudaStreamSynchronize(queue_.stream), "copy memory");
   }
 
-  static std::vector<std::byte> codes_apart(const Value& w, const std::byte* rows) {
+  static std::vector<std::byte> padded_rows(const Value& w, const std::byte* rows) {
     const size_t stride = row_bytes(w.dtype, w.shape.cols());
-    const size_t codes = quant_code_bytes(w.dtype, w.shape.cols()), scales = stride - codes;
+    const size_t padded = device_row_bytes(w.dtype, w.shape.cols());
     const auto count = static_cast<size_t>(w.shape.rows());
-    std::vector<std::byte> made(count * stride);
-    for (size_t r = 0; r < count; ++r) {
-      std::memcpy(made.data() + r * codes, rows + r * stride, codes);
-      std::memcpy(made.data() + count * codes + r * scales, rows + r * stride + codes, scales);
-    }
+    std::vector<std::byte> made(count * padded);
+    for (size_t r = 0; r < count; ++r)
+      std::memcpy(made.data() + r * padded, rows + r * stride, stride);
     return made;
   }
   static std::vector<std::byte> rows_in_bf16(const Value& w, const void* rows) {
@@ -227,9 +227,8 @@ double CudaBackend::product_gflops(DType dtype, int64_t side) const {
                    .ld = side,
                    .dtype = dtype};
   };
-  const double seconds = best_seconds([&] {
-    product(queue_, {}, matrix(0), matrix(1), matrix(2), memory.address() + 3 * bytes);
-  });
+  const double seconds = best_seconds(
+      [&] { product(queue_, {}, matrix(0), matrix(1), matrix(2), memory.address() + 3 * bytes); });
   const auto s = static_cast<double>(side);
   return 2 * s * s * s / seconds * 1e-9;
 }

@@ -28,7 +28,7 @@ constexpr int64_t kWords = kThreads * kPacks * kEach;  // 132 tiles of 128
 constexpr int64_t kAlignment = 256;
 
 Operand rows_from(Operand o, int64_t first, int64_t count) {
-  const size_t skipped = static_cast<size_t>(first) * row_bytes(o.dtype, o.ld);
+  const size_t skipped = static_cast<size_t>(first) * device_row_bytes(o.dtype, o.ld);
   if (o.data != nullptr) o.data = o.as<char>() + skipped;
   o.rows = count;
   return o;
@@ -381,7 +381,7 @@ bool reads_words(const StepArgs& args) {
   return !operand_at(args.in, 5) || operand_at(args.out, 1);
 }
 bool accepts_bwd(const StepArgs& args) {
-  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100>(args);
+  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100, true>(args);
   std::vector<Operand> in(args.in.begin(), args.in.end());
   in[2] = {};
   return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
@@ -399,7 +399,7 @@ size_t head_bwd_scratch(const StepArgs& args, int sms) {
 // `threads` of a scratch function is the device's number of multiprocessors.
 Candidates head_candidates(Arch) {
   static constexpr Candidate kTable[] = {
-      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10>,
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10, true>,
        head_fwd_scratch},
       {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
   };

@@ -31,7 +31,7 @@ struct Coded {
   static constexpr int kWidth = 128 / Bits;
   Codes w;
   __device__ void get(int64_t n, int64_t k, float (&out)[kWidth]) const {
-    const Pack<uint8_t, 16> p = load<16>(w.codes + n * w.code_ld + k * Bits / 8);
+    const Pack<uint8_t, 16> p = load<16>(w.row(n) + k * Bits / 8);
     const float scale = w.scale(n, k);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -141,7 +141,7 @@ void launch(const Queue& queue, const Operand& x, const W& w, const Into& into, 
 
 template <typename X>
 void launch_any(const Queue& queue, const Operand& x, const Operand& w, const Into& into) {
-  if (is_device_codes(w)) {
+  if (has_codes(w)) {
     if (quant_bits(w.dtype) == 8)
       launch<X>(queue, x, Coded<8>{codes(w)}, into, w.rows);
     else
@@ -158,7 +158,7 @@ void launch_any(const Queue& queue, const Operand& x, const Operand& w, const In
 
 bool matvec(const Queue& queue, float alpha, bool accumulate, const Operand& x, const Operand& w,
             const Operand& bias, const Operand& y) {
-  const bool coded = is_device_codes(w);
+  const bool coded = has_codes(w);
   if (x.rows > kMatvecRows || !aligned16(x) || (!coded && (!aligned16(w) || w.cols % 8 != 0)))
     return false;
   const Into into{y.data, y.ld, y.dtype == DType::kF32, accumulate, bias.data, bias.dtype, alpha};

@@ -93,11 +93,11 @@ __global__ void cast_rows(const void* from, DType from_dtype, int64_t ld, void* 
 // A thread decodes 16 bytes of codes.
 template <typename T>
 __global__ void cast_codes(Codes from, T* to, int64_t rows, int64_t cols) {
-  const int64_t pieces = from.code_ld / 16, per_piece = 128 / from.bits;
+  const int64_t pieces = from.scales_at / 16, per_piece = 128 / from.bits;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * pieces;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     const int64_t row = i / pieces, first = i % pieces * per_piece;
-    const Pack<uint8_t, 16> codes = load<16>(from.codes + row * from.code_ld + i % pieces * 16);
+    const Pack<uint8_t, 16> codes = load<16>(from.row(row) + i % pieces * 16);
     const float scale = from.scale(row, min(first, cols - 1));
     T* at = to + row * cols + first;
     for (int c = 0; c < 16; ++c) {
@@ -121,9 +121,9 @@ unsigned blocks_for(int64_t work, int sms) {
 
 Operand cast(const Queue& queue, const Operand& from, DType to, void* scratch) {
   Operand made{.data = scratch, .rows = from.rows, .cols = from.cols, .ld = from.cols, .dtype = to};
-  if (is_device_codes(from)) {
+  if (has_codes(from)) {
     const Codes c = codes(from);
-    const unsigned blocks = blocks_for(from.rows * c.code_ld / 16, queue.sms);
+    const unsigned blocks = blocks_for(from.rows * c.scales_at / 16, queue.sms);
     with_activation(to, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       cast_codes<T><<<blocks, kThreads, 0, queue.stream>>>(c, static_cast<T*>(scratch), from.rows,
@@ -137,9 +137,7 @@ Operand cast(const Queue& queue, const Operand& from, DType to, void* scratch) {
 }
 
 // The type that b is brought to: a's. a is an activation or a gradient, so f32 stays exact.
-bool needs_cast(const Operand& a, const Operand& b) {
-  return is_device_codes(b) || a.dtype != b.dtype;
-}
+bool needs_cast(const Operand& a, const Operand& b) { return has_codes(b) || a.dtype != b.dtype; }
 
 size_t cast_bytes(const Operand& a, const Operand& b) {
   if (!needs_cast(a, b)) return 0;

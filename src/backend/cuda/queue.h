@@ -28,6 +28,12 @@ struct Queue {
 
 inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }
 
+// Of a row of a matrix on the device: rows of codes begin at multiples of 16.
+inline size_t device_row_bytes(DType dtype, int64_t cols) {
+  const size_t bytes = row_bytes(dtype, cols);
+  return dtype_is_quantized(dtype) ? (bytes + 15) / 16 * 16 : bytes;
+}
+
 using Candidates = std::span<const Candidate>;
 Candidates linear_candidates(Arch arch);
 Candidates attention_candidates(Arch arch);

@@ -191,7 +191,7 @@ void segment_sum_bwd(const StepArgs& args) {
 Candidates row_candidates(Arch) {
   constexpr auto kMove = accepts<0b1, 0, 0b1>;
   static constexpr Candidate kTable[] = {
-      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts<0, 0b1, 0b1, 0b1>, nullptr},
+      {Op::kEmbed, Dir::kForward, "embed_fwd", embed_fwd, accepts<0, 0b1, 0b1, 0b1, true>, nullptr},
       {Op::kEmbed, Dir::kBackward, "embed_bwd", embed_bwd, accepts<0b1, 0, 0>, nullptr},
       {Op::kGatherRows, Dir::kForward, "gather_rows_fwd", gather_rows_fwd, kMove, nullptr},
       {Op::kGatherRows, Dir::kBackward, "gather_rows_bwd", gather_rows_bwd, kMove, nullptr},

@@ -2,21 +2,10 @@
 // Rows of a frozen matrix read as f32, whatever it rests in: f32, a half, or codes.
 #pragma once
 
+#include "backend/cuda/codes.cuh"
 #include "backend/cuda/wide.cuh"
 
 namespace wick::cuda {
-
-// Quantised rows (quant/rows.h).
-struct Codes {
-  const uint8_t* data;
-  int64_t row_bytes, scales_at;  // bytes from a row to the next, and from its codes to its scales
-  int bits, group;
-};
-inline Codes codes(const Operand& o) {
-  return {o.as<const uint8_t>(), static_cast<int64_t>(row_bytes(o.dtype, o.ld)),
-          static_cast<int64_t>(quant_code_bytes(o.dtype, o.ld)), quant_bits(o.dtype),
-          static_cast<int>(quant_group(o.dtype))};
-}
 
 // Columns [col, col + kWide) of a row, `left` of which there are; zeros beyond. Requires: col is a
 // multiple of kWide.
@@ -31,9 +20,8 @@ __device__ inline void read_weights(const Rows<const W>& w, int64_t row, int col
 template <bool kAligned>
 __device__ inline void read_weights(const Codes& w, int64_t row, int col, int left,
                                     float (&v)[kWide]) {
-  const uint8_t* codes = w.data + row * w.row_bytes;
-  const auto* scales = reinterpret_cast<const Bf16*>(codes + w.scales_at);
-  const float scale = to_f32(scales[col / w.group]);
+  const uint8_t* codes = w.row(row);
+  const float scale = w.scale(row, col);
   const bool bytes = w.bits == 8;
   const uint8_t* from = codes + (bytes ? col : col / 32 * 16 + col % 16);
   const int shift = col % 32 < 16 ? 0 : 4;
