@@ -135,8 +135,8 @@ MemoryForecast forecast_memory(const Plan& plan, const Backend& backend);
 struct BackendOptions {
   std::string device = "auto";  // auto, cuda, cpu, ref
   int threads = 0;              // 0: all that this process may use
-  std::string cpu_isa;          // "": the best there is
-  std::string cuda_arch;        // "": the best there is; sm_80: what every card runs
+  std::string cpu_isa = {};     // "": the best there is
+  std::string cuda_arch = {};   // "": the best there is; sm_80: what every card runs
 };
 // Throws kNotFound naming the devices that this binary has.
 std::unique_ptr<Backend> open_backend(const BackendOptions& options);

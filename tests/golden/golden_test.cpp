@@ -63,10 +63,8 @@ class Golden : public testing::TestWithParam<Param> {
   std::unique_ptr<Backend> backend_ = open(1);
 
   static std::unique_ptr<Backend> open(int threads) {
-    return open_backend({.device = GetParam().device,
-                         .threads = threads,
-                         .cpu_isa = GetParam().isa,
-                         .cuda_arch = {}});
+    return open_backend(
+        {.device = GetParam().device, .threads = threads, .cpu_isa = GetParam().isa});
   }
 
   float share() const { return 1.0f / c_.meta["trained_tokens"].get<float>(); }

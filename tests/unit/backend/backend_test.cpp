@@ -23,14 +23,11 @@ TEST(HostBuffer, IsAlignedAndZeroAtEverySize) {
 }
 
 TEST(Registry, NamesItsDevices) {
-  EXPECT_EQ(
-      open_backend({.device = "ref", .threads = 1, .cpu_isa = {}, .cuda_arch = {}})->info().name,
-      "ref");
-  EXPECT_EQ(
-      open_backend({.device = "auto", .threads = 1, .cpu_isa = {}, .cuda_arch = {}})->info().name,
-      backend_names().front());
+  EXPECT_EQ(open_backend({.device = "ref", .threads = 1, .cpu_isa = {}})->info().name, "ref");
+  EXPECT_EQ(open_backend({.device = "auto", .threads = 1, .cpu_isa = {}})->info().name,
+            backend_names().front());
   try {
-    open_backend({.device = "tpu", .threads = 1, .cpu_isa = {}, .cuda_arch = {}});
+    open_backend({.device = "tpu", .threads = 1, .cpu_isa = {}});
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kNotFound);

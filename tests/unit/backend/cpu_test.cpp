@@ -384,15 +384,13 @@ TEST(CpuOptimizer, NormAndUpdate) {
 TEST(CpuBackend, NamesItsRung) {
   ASSERT_FALSE(cpu_isas().empty());
   for (const std::string& isa : cpu_isas()) {
-    auto backend =
-        make_cpu_backend({.device = "cpu", .threads = 2, .cpu_isa = isa, .cuda_arch = {}});
+    auto backend = make_cpu_backend({.threads = 2, .cpu_isa = isa});
     DeviceInfo info = backend->info();
     EXPECT_EQ(info.isa, isa);
     EXPECT_EQ(info.threads, 2);
     EXPECT_GT(info.peak_gflops, 0);
   }
-  EXPECT_THROW(make_cpu_backend({.device = "cpu", .threads = 0, .cpu_isa = "mmx", .cuda_arch = {}}),
-               Error);
+  EXPECT_THROW(make_cpu_backend({.cpu_isa = "mmx"}), Error);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::vector<std::vector<float>> masks(Backend& backend, const std::vector<int32_
 class Dropout : public testing::TestWithParam<const char*> {
  protected:
   std::unique_ptr<Backend> backend_ =
-      open_backend({.device = GetParam(), .threads = 2, .cpu_isa = {}, .cuda_arch = {}});
+      open_backend({.device = GetParam(), .threads = 2, .cpu_isa = {}});
 };
 
 TEST_P(Dropout, DropsItsShareAndScalesTheRest) {
