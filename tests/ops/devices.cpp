@@ -23,10 +23,7 @@ std::vector<Device> find_devices(const std::string& only) {
   for (const std::string& backend : backend_names()) {
     std::vector<std::string> isas;
     if (backend == "cpu") isas = cpu_isas();
-    if (backend == "cuda")
-      isas = open_backend({.device = backend, .threads = 0, .cpu_isa = {}, .cuda_arch = {}})
-                 ->info()
-                 .isas;
+    if (backend == "cuda") isas = open_backend({.device = backend})->info().isas;
     if (isas.empty()) isas.push_back("");
     for (const std::string& isa : isas) add(backend, isa, isa == isas.front());
   }
