@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wick beside PyTorch + PEFT, llama.cpp and mlx-lm: same weights, same token ids, same threads, one
-# process per case, in turn. Writes bench/results/<machine>.json and docs/benchmarks.md.
+# wick beside PyTorch + PEFT, llama.cpp and MLX: same weights, same token ids, engines in turn.
+# Writes bench/results and docs/benchmarks.md.
 #
 #   tools/compare.sh cpu             five rounds, about half an hour once the peers are installed
 #   tools/compare.sh cpu --quick     two short rounds, about ten minutes
+#   tools/compare.sh cuda            one NVIDIA GPU: training by size, decoding; five rounds
+#   tools/compare.sh cuda --quick    two rounds, without the larger models
 #
 #   --out FILE       where the results go; docs/benchmarks.md is written only without it
-#   --threads N      threads of every engine (2)
 #   --rounds N       rounds (5; 2 with --quick)
-#   --only PATTERN   some cases only, such as 'decode/*', 'train/wick-*' or bench
+#   --only PATTERN   some cases only, such as 'decode/*', 'train/wick-*' or bench; cuda takes
+#                    several with commas, and groups such as train-1x512
 #   --resume         keep what was measured with the same commit, versions and settings
 #   --seconds N      stop after that long; go on with --resume
 #   --wick BINARY    this binary instead of building one
 #   --venv FOLDER    where the peers are or get installed (WICK_COMPARE_VENV; out/compare/venv)
+#
+# cpu:
+#   --threads N      threads of every engine (2)
 #   --cache FOLDER   where the built llama.cpp is kept (WICK_COMPARE_CACHE; out/compare/cache)
 #   --jobs N         compilers at a time when llama.cpp is built (all cores)
 #   --install-only   install and build the peers, measure nothing
+#
+# cuda:
+#   --python PYTHON      an interpreter that has torch, transformers and PEFT; nothing is installed
+#   --mlx-python PYTHON  one that has MLX for CUDA and mlx-lm; without it MLX is not run
+#   --parallel N         peers that warm up at a time (4)
+#   --commit HASH        of wick, where this tree is no checkout
+#   --folder FOLDER      for models, logs and compiled code (out/compare/cuda)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/install.sh
 
-usage() { sed -n '3,20s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '/^#   tools/,/^set /s/^# \{0,1\}//p' "$0"; }
 llama_version=0.3.36
 venv=${WICK_COMPARE_VENV:-out/compare/venv} cache=${WICK_COMPARE_CACHE:-out/compare/cache}
 wick='' out='' jobs=$(cores) install_only=0 pass=()
 case ${1:-} in
   cpu) shift ;;
+  cuda) shift; exec tools/compare/cuda.sh "$@" ;;
   -h | --help) usage; exit 0 ;;
-  *) complain "give the device to compare on: cpu"; usage >&2; exit 2 ;;
+  *) complain "give the device to compare on: cpu or cuda"; usage >&2; exit 2 ;;
 esac
 while [ $# -gt 0 ]; do
   case $1 in

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from word_tokenizer import write_tokenizer
+
 FORMAT = 3  # raise it when the contents change
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, FFN, VOCAB = 24, 896, 14, 2, 64, 4864, 151936
 RANK, ALPHA = 8, 16
@@ -93,26 +95,7 @@ def write_model(folder, weights):
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     write_safetensors(folder / "model.safetensors",
                       {n: ("BF16", w.shape, w.tobytes()) for n, w in weights.items()})
-    # GPT-2's printable stand-ins for bytes, the alphabet of byte-level BPE.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    alphabet = {**{chr(b): b for b in printable}, **{chr(256 + i): b for i, b in enumerate(others)}}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
-             "use_regex": False}
-    tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
-        "added_tokens": [{"id": word_id(w), "content": f"<{w}>", "single_word": False,
-                          "lstrip": False, "rstrip": False, "normalized": False, "special": False}
-                         for w in range(WORDS)],
-        "pre_tokenizer": level, "post_processor": None, "decoder": level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None,
-                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": alphabet, "merges": []},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 32768}))
+    write_tokenizer(folder, [word_id(w) for w in range(WORDS)])
 
 
 def write_adapter(folder):

@@ -31,15 +31,17 @@ def load(args):
     return model
 
 
-def attach(model, folder):
-    """The adapter of PEFT's file, in mlx-lm's transposed form."""
-    config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+def attach(model, adapter):
+    """The adapter of PEFT's files, in mlx-lm's transposed form."""
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    places = {**{f"{x}_proj": "self_attn" for x in "qkvo"},
+              **{f"{x}_proj": "mlp" for x in ("gate", "up", "down")}}
     model.freeze()
     linear_to_lora_layers(model, len(model.layers), {
         "rank": config["r"], "scale": config["lora_alpha"] / config["r"], "dropout": 0.0,
-        "keys": [f"self_attn.{name}" for name in config["target_modules"]]})
+        "keys": [f"{places[name]}.{name}" for name in config["target_modules"]]})
     weights = []
-    for name, value in mx.load(str(folder / "adapter" / "adapter_model.safetensors")).items():
+    for name, value in mx.load(str(adapter / "adapter_model.safetensors")).items():
         stem, side = name.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".", 1)
         weights.append((f"{stem}.{side.lower()}", mx.contiguous(value.T)))
     model.load_weights(weights, strict=False)
@@ -49,7 +51,7 @@ def attach(model, folder):
 
 def train(args, ids):
     model = load(args)
-    attach(model, args.folder)
+    attach(model, args.folder / "adapter")
     model.train()
     optimizer = optim.AdamW(learning_rate=args.learning_rate, weight_decay=0.01,
                             bias_correction=True)
