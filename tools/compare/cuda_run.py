@@ -12,7 +12,7 @@ on from there.
 import argparse
 import fnmatch
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -129,9 +129,11 @@ class GroupRun:
         folder = s.folder / g.shape
 
         def make(words):
-            done = self.wick([s.wick, *words, "--device", "cpu", "--json"])
-            if done.code != 0:
-                raise PeerError(f"wick {done.why()}")
+            for device in dict.fromkeys((s.device, "cpu")):
+                done = self.wick([s.wick, *words, "--device", device, "--json"])
+                if done.code == 0:
+                    return
+            raise PeerError(f"making the model: wick: {done.why()}")
 
         source = s.source or ["--shape", g.shape]
         self.paths = {
@@ -344,7 +346,7 @@ def group_state(before, group, cases, identity, resume):
 def missing_reason(s, case):
     if case.mode == "mlx":
         if not s.mlx_python:
-            return "not run: no interpreter with MLX was given"
+            return "not run: no interpreter with MLX"
         done = subprocess.run([s.mlx_python, "-c", "import mlx.core, mlx_lm"], text=True,
                               capture_output=True, check=False)
         if done.returncode != 0:
@@ -402,7 +404,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
     s = Setting(options.wick.resolve(), options.device, options.folder.resolve(), sys.executable,
-                options.mlx_python, options.source.split(), options.rounds or
+                shutil.which(options.mlx_python) or "", options.source.split(), options.rounds or
                 (2 if options.quick else 5), options.quick, options.parallel, deadline)
     card = describe_card()
     if not card and not s.dry:
