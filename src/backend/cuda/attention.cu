@@ -41,10 +41,11 @@ bool attention_fwd_accepts(const StepArgs& args) {
 bool attention_bwd_accepts(const StepArgs& args) {
   return accepts<0b11111, 0, 0b111>(args) && serves(args);
 }
+template <Arch A>
 size_t attention_fwd_scratch(const StepArgs& args, int) {
   if (!by_mma(args)) return 0;
   return attention_fwd_mma_scratch(attr<AttentionAttr>(*args.step), args.in[0].rows,
-                                   args.in[1].rows);
+                                   args.in[1].rows, A);
 }
 size_t attention_bwd_scratch(const StepArgs& args, int sms) {
   const AttentionAttr& a = attr<AttentionAttr>(*args.step);
@@ -52,16 +53,18 @@ size_t attention_bwd_scratch(const StepArgs& args, int sms) {
   return by_mma(args) ? stats + attention_bwd_mma_scratch(a, args.in[1].rows, sms) : stats;
 }
 
+template <Arch A>
+constexpr Candidate kTable[] = {
+    {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, attention_fwd_accepts,
+     attention_fwd_scratch<A>},
+    {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, attention_bwd_accepts,
+     attention_bwd_scratch},
+};
+
 }  // namespace
 
-Candidates attention_candidates(Arch) {
-  static constexpr Candidate kTable[] = {
-      {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, attention_fwd_accepts,
-       attention_fwd_scratch},
-      {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, attention_bwd_accepts,
-       attention_bwd_scratch},
-  };
-  return kTable;
+Candidates attention_candidates(Arch arch) {
+  return arch == Arch::kSm90 ? kTable<Arch::kSm90> : kTable<Arch::kSm80>;
 }
 
 }  // namespace wick::cuda

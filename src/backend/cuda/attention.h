@@ -5,10 +5,11 @@
 //   f32 products. The maximum of a row comes first and every sum runs over keys (dk, dv: heads,
 //   then rows) one by one, so an element's bits depend on its own row's range and nothing else.
 // - mma (attention_fwd.cu, attention_bwd.cu): bf16 operands in rows that lie aligned to 16 bytes,
-//   head_dim 64, 80, 96, 128, 192 or 256; probabilities and their gradients are rounded to bf16
-//   before they are multiplied, sums are f32. Blocks of keys are counted from row 0 of k, so bits
-//   depend on a segment's place in the pack and on T, not on its neighbours. Decoding counts them
-//   from the row's own begin: its bits depend on the range's length and on S.
+//   head_dim 64, 80, 96, 128 or 256; by warp groups on sm_90 for 64 and 128. Probabilities and
+//   their gradients are rounded to bf16 before they are multiplied, sums are f32. Blocks of keys
+//   are counted from row 0 of k, so bits depend on a segment's place in the pack, on T and (dk, dv)
+//   the number of multiprocessors, not on its neighbours. Decoding counts keys from the row's own
+//   begin: its bits depend on the range's length and on S.
 //
 // Ranges are clamped to the rows of k. Within the hull of the ranges of neighbouring rows (128 at
 // most) v must be finite, also where no row looks.
@@ -104,7 +105,8 @@ void attention_bwd_exact(const StepArgs& args);  // scratch: AttentionStats::byt
 
 // Whether the mma kernels serve these shapes and types; what they then need of scratch.
 bool attention_mma_serves(const AttentionAttr& attr, DType dtype);
-size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int64_t keys);
+size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int64_t keys,
+                                 Arch arch);
 size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int sms);
 // False, with nothing enqueued, where the card has too little shared memory.
 bool attention_fwd_mma(const StepArgs& args);

@@ -10,10 +10,13 @@
 // Both make the scores again; that is seven products of five. A key block's list of (head, row
 // block) is cut into `splits` equal stretches, each summed into a part of its own in f32, because a
 // short sequence has few key blocks. The number depends on T, the heads and the multiprocessors.
+//
+// H200, bf16, 14 heads of 64 over 2, in a graph (2026-11): 512 17 us, 1024 30, 16 x 512 117,
+// 4 x 2048 290 (260 TFLOP/s counted as five products).
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/attention_bwd.cuh"
 
 namespace wick::cuda {
 namespace {
@@ -22,139 +25,11 @@ constexpr int kBlock = kAttentionBlock, kThreads = 128;
 constexpr int kMostSplits = 12;
 
 struct BwdArgs : AttentionBwd<Bf16> {
-  float scale2;                // to powers of 2
-  int splits;                  // of a key block's list
-  int key_blocks;              // of the grid; the rest are blocks of rows
-  float *dk_parts, *dv_parts;  // [splits][padded][K * E], where splits > 1
-};
-
-template <int E_>
-struct BwdShape {
-  static constexpr int E = E_, kLd = E + 8, kTile = kBlock * kLd;
-  static constexpr bool kRegisters = E <= 64;  // the fixed tiles' fragments stay in registers
-  static constexpr bool kApart = E > 128;      // dk and dv need a pass each
-  static constexpr int kMinBlocks = E <= 64 ? 3 : E <= 96 ? 2 : 1;
-  static constexpr int kStats = 3 * kBlock;  // lse, delta, low of a stage's rows
-  static constexpr size_t kStageBytes = sizeof(Bf16) * 2 * kTile + sizeof(float) * kStats;
-  static constexpr size_t kBytes = sizeof(Bf16) * 2 * kTile + 2 * kStageBytes;
-};
-
-// What streams past the fixed tiles: two tiles, and (for blocks of keys) their rows' statistics.
-template <class C>
-struct Stage {
-  Bf16 *first, *second;
-  float *lse, *delta;
-  int* low;
-  __device__ Stage(unsigned char* shared, int i) {
-    unsigned char* at = shared + sizeof(Bf16) * 2 * C::kTile + i * C::kStageBytes;
-    first = reinterpret_cast<Bf16*>(at);
-    second = first + C::kTile;
-    lse = reinterpret_cast<float*>(second + C::kTile);
-    delta = lse + kBlock;
-    low = reinterpret_cast<int*>(delta + kBlock);
-  }
-};
-
-// A warp's 16 rows of the fixed tiles (k, v or q, dy) against 32 rows of a stage's (q, dy or k, v):
-//   s = fixed1 streamed1ᵀ,  dp = fixed2 streamed2ᵀ
-//   sums1 += ds streamed1,  sums2 += p streamed2
-// `Keys`: fixed rows are keys, streamed ones are queries. With1, With2: which sums there are.
-template <class C, bool Keys, bool With1, bool With2>
-struct Warp {
-  static constexpr int E = C::E, kSteps = E / 16;
-  const Bf16 *fixed1, *fixed2;
-  int row0, lane;
-  uint32_t left1[C::kRegisters ? kSteps : 1][4], left2[C::kRegisters ? kSteps : 1][4];
-  float sums1[With1 ? E / 8 : 1][4], sums2[With2 ? E / 8 : 1][4];
-
-  __device__ Warp(unsigned char* shared) {
-    fixed1 = reinterpret_cast<Bf16*>(shared);
-    fixed2 = fixed1 + C::kTile;
-    row0 = threadIdx.x / 32 * 16;
-    lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < (With1 ? E / 8 : 1); ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums1[n][i] = 0.0f;
-#pragma unroll
-    for (int n = 0; n < (With2 ? E / 8 : 1); ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums2[n][i] = 0.0f;
-  }
-  // Once the fixed tiles have arrived.
-  __device__ __forceinline__ void keep_fixed() {
-    if constexpr (C::kRegisters) {
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) {
-        load_left<E>(left1[k], fixed1, row0, k * 16);
-        load_left<E>(left2[k], fixed2, row0, k * 16);
-      }
-    }
-  }
-  __device__ __forceinline__ void multiply_transposed(
-      float (&to)[4][4], const uint32_t (&kept)[C::kRegisters ? kSteps : 1][4], const Bf16* fixed,
-      const Bf16* streamed, int first) const {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      uint32_t left[4];
-      if constexpr (C::kRegisters) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) left[i] = kept[k][i];
-      } else {
-        load_left<E>(left, fixed, row0, k * 16);
-      }
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        uint32_t right[4];
-        load_right_transposed<E>(right, streamed, first + n * 16, k * 16);
-        multiply_add(to[2 * n], left, right[0], right[1]);
-        multiply_add(to[2 * n + 1], left, right[2], right[3]);
-      }
-    }
-  }
-  __device__ __forceinline__ void multiply(float (&to)[E / 8][4], const float (&left_sums)[4][4],
-                                           const Bf16* streamed, int first) const {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      uint32_t left[4];
-      left_of_sums(left, left_sums[2 * k], left_sums[2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < kSteps; ++n) {
-        uint32_t right[4];
-        load_right<E>(right, streamed, first + k * 16, n * 16);
-        multiply_add(to[2 * n], left, right[0], right[1]);
-        multiply_add(to[2 * n + 1], left, right[2], right[3]);
-      }
-    }
-  }
-  // Rows [first, first + 32) of the stage. `lse`, `delta`, `low` belong to the stage's rows, or to
-  // the warp's two rows g and g + 8. `fixed0` and `streamed0` are the tiles' places among the keys
-  // and queries.
-  __device__ __forceinline__ void step(const Stage<C>& stage, int first, int fixed0, int streamed0,
-                                       bool masked, float scale2, const float* lse,
-                                       const float* delta, const int* low, bool want1, bool want2) {
-    float s[4][4] = {}, dp[4][4] = {};
-    multiply_transposed(s, left1, fixed1, stage.first, first);
-    const bool want_ds = With1 && want1;
-    if (want_ds) multiply_transposed(dp, left2, fixed2, stage.second, first);
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = row0 + lane / 4 + i / 2 * 8, col = first + n * 8 + lane % 4 * 2 + i % 2;
-        const int of = Keys ? col : i / 2;
-        const int t = Keys ? streamed0 + col : fixed0 + row;
-        const int key = Keys ? fixed0 + row : streamed0 + col;
-        float p = exp2_fast(fmaf(s[n][i], scale2, -lse[of]));
-        if (masked && (key > t || key < low[of])) p = 0.0f;
-        dp[n][i] = p * (dp[n][i] - delta[of]);
-        s[n][i] = p;
-      }
-    if constexpr (With2)
-      if (want2) multiply(sums2, s, stage.second, first);
-    if constexpr (With1)
-      if (want1) multiply(sums1, dp, stage.first, first);
-  }
+  float scale2 = 0;    // to powers of 2
+  int splits = 1;      // of a key block's list
+  int key_blocks = 0;  // of the grid; the rest are blocks of rows
+  // [splits][padded][K * E], where splits > 1
+  float *dk_parts = nullptr, *dv_parts = nullptr;
 };
 
 // Stores a warp's 16 rows of sums, `factor` times: as bf16, or as f32 into a part.
@@ -184,10 +59,10 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   constexpr int E = C::E;
   if (!(With1 && a.dk) && !(With2 && a.dv)) return;
   const int j0 = block * kBlock, group = a.heads / a.kv_heads, thread = threadIdx.x;
-  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared), a.k.data + kv * E, a.k.ld, j0, 0,
-                                 a.tokens, thread);
-  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared) + C::kTile, a.v.data + kv * E,
-                                 a.v.ld, j0, 0, a.tokens, thread);
+  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared), a.k.data + kv * E,
+                                             a.k.ld, j0, 0, a.tokens, thread);
+  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared) + C::kTile,
+                                             a.v.data + kv * E, a.v.ld, j0, 0, a.tokens, thread);
   // Row blocks [block, block + count) see these keys: where a row begins never decreases.
   int count = 0;
   for (int b = block; b < a.padded / kBlock; b += kThreads) {
@@ -203,10 +78,10 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   auto fetch = [&](int item, int i) {
     const Stage<C> stage(shared, i);
     const int head = kv * group + item / count, t0 = (block + item % count) * kBlock;
-    copy_tile<E, kBlock, kThreads>(stage.first, a.q.data + head * E, a.q.ld, t0, 0, a.tokens,
-                                   thread);
-    copy_tile<E, kBlock, kThreads>(stage.second, a.dy.data + head * E, a.dy.ld, t0, 0, a.tokens,
-                                   thread);
+    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.first, a.q.data + head * E, a.q.ld, t0, 0,
+                                               a.tokens, thread);
+    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.second, a.dy.data + head * E, a.dy.ld, t0, 0,
+                                               a.tokens, thread);
     const int64_t at = static_cast<int64_t>(head) * a.padded + t0;
     if (thread < kBlock / 4)
       copy16(stage.lse + thread * 4, a.lse + at + thread * 4, true);
@@ -218,12 +93,14 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   };
   if (from < to) fetch(from, 0);
   copies_wait();
+  if constexpr (C::kGroups) group_publish();
   __syncthreads();
-  Warp<C, true, With1, With2> warp(shared);
+  Maker<C, true, With1, With2> warp(shared);
   warp.keep_fixed();
   for (int item = from, i = 0; item < to; ++item, i ^= 1) {
     if (item > from) {
       copies_wait();
+      if constexpr (C::kGroups) group_publish();
       __syncthreads();
     }
     if (item + 1 < to) fetch(item + 1, i ^ 1);
@@ -231,8 +108,8 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
     const int t0 = (block + item % count) * kBlock;
     const bool masked = t0 < j0 + kBlock - 1 || stage.low[kBlock - 1] > j0;
 #pragma unroll
-    for (int first = 0; first < kBlock; first += 32)
-      if (t0 + first + 31 >= j0 + warp.row0)
+    for (int first = 0; first < kBlock; first += C::kStep)
+      if (C::kGroups || t0 + first + C::kStep > j0 + warp.row0)
         warp.step(stage, first, j0, t0, masked, a.scale2, stage.lse, stage.delta, stage.low,
                   bool(a.dk), bool(a.dv));
   }
@@ -256,17 +133,18 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
   const int t0 = block * kBlock, kv = head / (a.heads / a.kv_heads), thread = threadIdx.x;
   auto fetch = [&](int b, int i) {
     const Stage<C> stage(shared, i);
-    copy_tile<E, kBlock, kThreads>(stage.first, a.k.data + kv * E, a.k.ld, b * kBlock, 0, a.tokens,
-                                   thread);
-    copy_tile<E, kBlock, kThreads>(stage.second, a.v.data + kv * E, a.v.ld, b * kBlock, 0, a.tokens,
-                                   thread);
+    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.first, a.k.data + kv * E, a.k.ld, b * kBlock,
+                                               0, a.tokens, thread);
+    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.second, a.v.data + kv * E, a.v.ld, b * kBlock,
+                                               0, a.tokens, thread);
   };
   fetch(block, 0);
-  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared), a.q.data + head * E, a.q.ld, t0,
-                                 0, a.tokens, thread);
-  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared) + C::kTile, a.dy.data + head * E,
-                                 a.dy.ld, t0, 0, a.tokens, thread);
-  Warp<C, false, true, false> warp(shared);
+  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared), a.q.data + head * E,
+                                             a.q.ld, t0, 0, a.tokens, thread);
+  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared) + C::kTile,
+                                             a.dy.data + head * E, a.dy.ld, t0, 0, a.tokens,
+                                             thread);
+  Maker<C, false, true, false> warp(shared);
   float lse[2], delta[2];
   int low[2];
 #pragma unroll
@@ -279,6 +157,7 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
   const int least = a.low[t0] / kBlock, most_low = a.low[t0 + kBlock - 1];
   for (int b = block, i = 0; b >= least; --b, i ^= 1) {
     copies_wait();
+    if constexpr (C::kGroups) group_publish();
     __syncthreads();
     if (b == block) warp.keep_fixed();
     if (b > least) fetch(b - 1, i ^ 1);
@@ -286,8 +165,8 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
     const int j0 = b * kBlock;
     const bool masked = b == block || most_low > j0;
 #pragma unroll
-    for (int first = 0; first < kBlock; first += 32)
-      if (j0 + first <= t0 + warp.row0 + 15)
+    for (int first = 0; first < kBlock; first += C::kStep)
+      if (C::kGroups || j0 + first <= t0 + warp.row0 + 15)
         warp.step(stage, first, t0, j0, masked, a.scale2, lse, delta, low, true, false);
   }
   copies_wait();
@@ -296,7 +175,7 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
 
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kMinBlocks) bwd_mma(BwdArgs a) {
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   const int blocks = a.padded / kBlock;
   int id = blockIdx.x;
   if (id >= a.key_blocks) {  // the longest first, in causal order
@@ -340,9 +219,36 @@ __global__ void __launch_bounds__(kThreads) sum_parts(BwdArgs a) {
   store(to[row] + col, out);
 }
 
+// Enough blocks of keys to fill the card beside those of rows, as measured on an H200.
 int64_t splits_of(const AttentionAttr& attr, int64_t tokens, int sms) {
   const int64_t units = divide_up(tokens, kBlock) * attr.kv_heads;
-  return std::clamp<int64_t>(divide_up(2 * sms, units), 1, kMostSplits);
+  return std::clamp<int64_t>((units <= sms / 2 ? 2 : 4) * sms / units, 1, kMostSplits);
+}
+
+template <class C>
+bool launch(const StepArgs& args) {
+  const AttentionAttr& how = attr<AttentionAttr>(*args.step);
+  const Queue& to = queue(args);
+  if (!allow_shared(bwd_mma<C>, C::kBytes)) return false;
+  const AttentionStats stats = attention_stats(args, kLog2E, args.scratch);
+  BwdArgs a{attention_bwd_args<Bf16>(args, stats)};
+  const int64_t blocks = a.padded / kBlock;
+  a.scale2 = a.scale * kLog2E;
+  a.splits = static_cast<int>(splits_of(how, a.tokens, to.sms));
+  const bool keys = args.out[1] || args.out[2];
+  a.key_blocks = keys ? static_cast<int>(blocks * a.kv_heads * a.splits * (C::kApart ? 2 : 1)) : 0;
+  a.dk_parts = reinterpret_cast<float*>(stats.low + a.padded);
+  a.dv_parts = a.dk_parts + static_cast<int64_t>(a.splits) * a.padded * a.kv_heads * a.head_dim;
+  const int64_t row_blocks = args.out[0] ? blocks * a.heads : 0;
+  if (a.key_blocks + row_blocks == 0) return true;
+  bwd_mma<C>
+      <<<static_cast<unsigned>(a.key_blocks + row_blocks), kThreads, C::kBytes, to.stream>>>(a);
+  if (keys && a.splits > 1) {
+    const int64_t chunks = static_cast<int64_t>(a.tokens) * a.kv_heads * a.head_dim / 4;
+    sum_parts<<<dim3(static_cast<unsigned>(divide_up(chunks, kThreads)), 2), kThreads, 0,
+                to.stream>>>(a);
+  }
+  return true;
 }
 
 }  // namespace
@@ -355,31 +261,12 @@ size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int 
 }
 
 bool attention_bwd_mma(const StepArgs& args) {
-  const AttentionAttr& how = attr<AttentionAttr>(*args.step);
-  const Queue& to = queue(args);
-  return with_head_dim(how.head_dim, [&](auto dim) {
-    using C = BwdShape<decltype(dim)::value>;
-    if (!allow_shared(bwd_mma<C>, C::kBytes)) return false;
-    const AttentionStats stats = attention_stats(args, kLog2E, args.scratch);
-    BwdArgs a{attention_bwd_args<Bf16>(args, stats)};
-    const int64_t blocks = a.padded / kBlock;
-    a.scale2 = a.scale * kLog2E;
-    a.splits = static_cast<int>(splits_of(how, a.tokens, to.sms));
-    const bool keys = args.out[1] || args.out[2];
-    a.key_blocks =
-        keys ? static_cast<int>(blocks * a.kv_heads * a.splits * (C::kApart ? 2 : 1)) : 0;
-    a.dk_parts = reinterpret_cast<float*>(stats.low + a.padded);
-    a.dv_parts = a.dk_parts + static_cast<int64_t>(a.splits) * a.padded * a.kv_heads * a.head_dim;
-    const int64_t row_blocks = args.out[0] ? blocks * a.heads : 0;
-    if (a.key_blocks + row_blocks == 0) return true;
-    bwd_mma<C>
-        <<<static_cast<unsigned>(a.key_blocks + row_blocks), kThreads, C::kBytes, to.stream>>>(a);
-    if (keys && a.splits > 1) {
-      const int64_t chunks = static_cast<int64_t>(a.tokens) * a.kv_heads * a.head_dim / 4;
-      sum_parts<<<dim3(static_cast<unsigned>(divide_up(chunks, kThreads)), 2), kThreads, 0,
-                  to.stream>>>(a);
-    }
-    return true;
+  return with_head_dim(attr<AttentionAttr>(*args.step).head_dim, [&](auto dim) {
+    constexpr int E = decltype(dim)::value;
+    if constexpr (E == 64 || E == 128)
+      if (queue(args).arch == Arch::kSm90)
+        return launch<BwdShape<E, true, E == 64 ? 64 : 32, 2>>(args);
+    return launch<BwdShape<E, false, 32, E <= 64 ? 3 : E <= 96 ? 2 : 1>>(args);
   });
 }
 

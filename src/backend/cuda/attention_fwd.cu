@@ -8,48 +8,41 @@
 // Two kinds of tiles: consecutive rows of one head; and, for decoding, the heads of one row that
 // share a kv head, against one of `splits` parts of the row's range. Parts are counted from the
 // range's begin, their length depends on the range's and on S, so a row's bits do not depend on
-// what it is decoded with.
+// what it is decoded with. On sm_90 the blocks of a row's parts are a cluster and join their
+// results through shared memory; elsewhere a second launch joins them.
+//
+// H200, bf16, 14 heads of 64 over 2, in a graph (2026-11): causal 512 8.0 us, 1024 13, 4 x 2048
+// 108 (277 TFLOP/s), 8192 345 (350 TFLOP/s); one row against 640 keys 4.3 us, against 4096 6.6.
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/attention_mma.cuh"
+#include "backend/cuda/attention_fwd.cuh"
 
 namespace wick::cuda {
 namespace {
 
-constexpr int kDecodeRows = 64;    // most rows of a step that is decoded
-constexpr int kDecodeGroup = 16;   // most heads of a kv head
-constexpr int kDecodePart = 128;   // keys of a part: a multiple of this
-constexpr int kDecodeSplits = 64;  // most parts of a range
+constexpr int kDecodeRows = 64;   // most rows of a step that is decoded
+constexpr int kDecodeGroup = 16;  // most heads of a kv head
+// Parts of a range: a cluster of blocks joins its own (sm_90), or their results lie in scratch
+// until a second launch. Their length is a multiple of kPart.
+constexpr int kClusterSplits = 8, kClusterPart = 32;
+constexpr int64_t kClusterKeys = 1 << 17;  // longer caches are better cut finer
+constexpr int kMostSplits = 64, kPart = 128;
 
 struct FwdArgs : AttentionFwd<Bf16> {
-  float scale2;      // to powers of 2
-  int sms;           // > 0: fewer than two tiles each, to be paired
-  int splits;        // of a range
-  float* part_sums;  // [T * H][splits][E]
-  float2* part_max;  // [T * H][splits]: maximum, total
+  float scale2 = 0;            // to powers of 2
+  int sms = 0;                 // > 0: fewer than two tiles each, to be paired
+  int splits = 1, part = 0;    // of a range; a multiple of how many keys
+  bool cluster = false;        // of `splits` blocks
+  float* part_sums = nullptr;  // [T * H][splits][E]
+  float2* part_max = nullptr;  // [T * H][splits]: maximum, total
 };
 
 // How long the parts of a range are.
-__device__ inline int part_keys(int keys, int splits) {
-  const int least = (keys + splits - 1) / splits;
-  return max(1, (least + kDecodePart - 1) / kDecodePart) * kDecodePart;
+__device__ inline int part_keys(const FwdArgs& a, int keys) {
+  const int least = (keys + a.splits - 1) / a.splits;
+  return max(1, (least + a.part - 1) / a.part) * a.part;
 }
-
-// E columns; a warp has MT times 16 rows, a set WM warps, a block WK sets; blocks of BN keys.
-template <int E_, int MT_, int WM_, int WK_, int BN_, int Blocks_, bool Decode_ = false>
-struct FwdShape {
-  static constexpr int E = E_, MT = MT_, WM = WM_, WK = WK_, BN = BN_, kMinBlocks = Blocks_;
-  static constexpr bool kDecode = Decode_;
-  static constexpr int kRows = 16 * MT * WM, kThreads = 32 * WM * WK, kSetThreads = 32 * WM;
-  static constexpr int kLd = E + 8, kTile = BN * kLd;  // of k or v
-  static constexpr bool kQShared = MT * E > 128;       // q's fragments do not fit registers
-  static constexpr int kQTile = kQShared ? kRows * kLd : 0;
-  static constexpr int kSumLd = E + 8;  // rows of sums, whose halves of a warp then differ in banks
-  static constexpr size_t kStreamBytes = sizeof(Bf16) * (kQTile + WK * 4 * kTile);
-  static constexpr size_t kJoinBytes = sizeof(float) * WK * kRows * (kSumLd + 2);
-  static constexpr size_t kBytes = kStreamBytes > kJoinBytes ? kStreamBytes : kJoinBytes;
-};
 
 // Which rows a block makes.
 template <class C>
@@ -77,89 +70,89 @@ struct TileRows {
   __device__ int head(int r) const { return C::kDecode ? head0 + r : head0; }
 };
 
-// The scores of a warp's rows become probabilities; totals and sums are scaled to the new maxima.
-template <class C>
-__device__ inline void soften(float (&s)[C::BN / 8][4], float (&sums)[C::E / 8][4],
-                              float (&most)[2], float (&total)[2], const int (&low)[2],
-                              const int (&high)[2], bool masked, int j0, float scale2) {
-  const int q = threadIdx.x % 4;
-  if (masked)
+// y and lse of a row and head from its sums (four columns from `col` on), maximum and total.
+__device__ inline void finish(const FwdArgs& a, int t, int head, int col,
+                              const Pack<float, 4>& sums, float top, float total) {
+  const float factor = top == -INFINITY ? 0.0f : 1.0f / total;
+  Pack<Bf16, 4> out;
 #pragma unroll
-    for (int n = 0; n < C::BN / 8; ++n)
+  for (int c = 0; c < 4; ++c) out.at[c] = from_f32<Bf16>(sums.at[c] * factor);
+  store(a.y[t] + head * a.head_dim + col, out);
+  if (col == 0 && a.lse) a.lse[t][head] = top == -INFINITY ? top : (top + log2f(total)) * kLn2;
+}
+
+// Adds parts in order: get(i, max) gives four sums and a maximum with its total.
+template <typename Get>
+__device__ inline void add_parts(int parts, Get&& get, Pack<float, 4>& sums, float& top,
+                                 float& total) {
+  sums = {};
+  top = -INFINITY;
+  total = 0.0f;
+  for (int i = 0; i < parts; ++i) {
+    float2 m;
+    const Pack<float, 4> x = get(i, m);
+    if (m.x == -INFINITY) continue;
+    const float most = fmaxf(top, m.x), old = exp2_fast(top - most), now = exp2_fast(m.x - most);
+    top = most;
+    total = total * old + m.y * now;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = j0 + n * 8 + q * 2 + i % 2;
-        if (key < low[i / 2] || key >= high[i / 2]) s[n][i] = -INFINITY;
-      }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float top = most[half];
-#pragma unroll
-    for (int n = 0; n < C::BN / 8; ++n) top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const float base = top == -INFINITY ? 0.0f : top * scale2;
-    const float factor = exp2_fast(fmaf(most[half], scale2, -base));
-    float sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < C::BN / 8; ++n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        s[n][i] = exp2_fast(fmaf(s[n][i], scale2, -base));
-        sum += s[n][i];
-      }
-    total[half] = fmaf(total[half], factor, sum);
-    most[half] = top;
-#pragma unroll
-    for (int n = 0; n < C::E / 8; ++n) {
-      sums[n][2 * half] *= factor;
-      sums[n][2 * half + 1] *= factor;
-    }
+    for (int c = 0; c < 4; ++c) sums.at[c] = sums.at[c] * old + x.at[c] * now;
   }
 }
 
 // Joins the sets' results, set by set, and stores y and lse, or a part of them.
 template <class C>
-__device__ void join(const FwdArgs& a, const TileRows<C>& rows, const float* sums,
-                     const float2* most, int split) {
-  constexpr int kChunks = C::E / 8;
+__device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, float2* most) {
+  constexpr int kChunks = C::E / 4;
   for (int i = threadIdx.x; i < rows.count * kChunks; i += C::kThreads) {
-    const int r = i / kChunks, col = i % kChunks * 8;
-    float top = -INFINITY, total = 0.0f, y[8] = {};
-#pragma unroll
-    for (int set = 0; set < C::WK; ++set) top = fmaxf(top, most[set * C::kRows + r].x);
-#pragma unroll
-    for (int set = 0; set < C::WK; ++set) {
-      const float2 m = most[set * C::kRows + r];
-      const float factor = m.x == -INFINITY ? 0.0f : exp2f(m.x - top);
-      total = fmaf(m.y, factor, total);
-      const float* from = sums + (set * C::kRows + r) * C::kSumLd + col;
-#pragma unroll
-      for (int c = 0; c < 8; ++c) y[c] = fmaf(from[c], factor, y[c]);
-    }
-    const int t = rows.token(r), head = rows.head(r);
+    const int r = i / kChunks, col = i % kChunks * 4, t = rows.token(r), head = rows.head(r);
+    Pack<float, 4> y;
+    float top, total;
+    add_parts(
+        C::WK,
+        [&](int set, float2& m) {
+          m = most[set * C::kRows + r];
+          return load<4>(sums + (set * C::kRows + r) * C::kSumLd + col);
+        },
+        y, top, total);
     if (C::kDecode && a.splits > 1) {
-      const int64_t at = (static_cast<int64_t>(t) * a.heads + head) * a.splits + split;
-#pragma unroll
-      for (int c = 0; c < 8; c += 4)
-        store(a.part_sums + at * C::E + col + c,
-              Pack<float, 4>{y[c], y[c + 1], y[c + 2], y[c + 3]});
-      if (col == 0) a.part_max[at] = {top, total};
-      continue;
+      const int own = C::WK * C::kRows + r;
+      const int64_t at = (static_cast<int64_t>(t) * a.heads + head) * a.splits + blockIdx.x;
+      store(a.cluster ? sums + own * C::kSumLd + col : a.part_sums + at * C::E + col, y);
+      if (col == 0) *(a.cluster ? most + own : a.part_max + at) = {top, total};
+    } else {
+      finish(a, t, head, col, y, top, total);
     }
-    const float divisor = top == -INFINITY ? 1.0f : total;
-    Pack<Bf16, 8> out;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) out.at[c] = from_f32<Bf16>(y[c] / divisor);
-    store(a.y[t] + head * C::E + col, out);
-    if (col == 0 && a.lse) a.lse[t][head] = top == -INFINITY ? top : (top + log2f(total)) * kLn2;
   }
+}
+
+// Joins the results of a cluster's blocks, each row in one of them.
+template <class C>
+__device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, const float* sums,
+                             const float2* most) {
+  cluster_barrier();
+  for (int r = blockIdx.x; r < rows.count; r += kClusterSplits)
+    for (int col = threadIdx.x * 4; col < C::E; col += C::kThreads * 4) {
+      const int own = C::WK * C::kRows + r;
+      Pack<float, 4> y;
+      float top, total;
+      add_parts(
+          kClusterSplits,
+          [&](int rank, float2& m) {
+            m = cluster_load(most + own, rank);
+            return cluster_load(
+                reinterpret_cast<const Pack<float, 4>*>(sums + own * C::kSumLd + col), rank);
+          },
+          y, top, total);
+      finish(a, rows.token(r), rows.head(r), col, y, top, total);
+    }
+  cluster_barrier();  // until then the others' shared memory is read
 }
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a) {
   constexpr int E = C::E, MT = C::MT, BN = C::BN;
-  extern __shared__ __align__(16) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];
   Bf16* q_tile = reinterpret_cast<Bf16*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, set = warp / C::WM;
   const int row0 = warp % C::WM * 16 * MT, g = lane / 4;
@@ -171,10 +164,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   int base = 0, first = 0, stop = 0;
   if constexpr (C::kDecode) {
     const KeyRange range = visible(a, rows.t0);
-    const int keys = part_keys(range.high - range.low, a.splits);
+    const int keys = part_keys(a, range.high - range.low);
     base = first = range.low + blockIdx.x * keys;
     stop = min(range.high, first + keys);
-    if (first >= stop && blockIdx.x > 0) return;
+    if (first >= stop && blockIdx.x > 0 && !a.cluster) return;
   } else if (a.causal) {
     stop = min(rows.t0 + rows.count, a.keys);
   } else {
@@ -192,10 +185,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   auto fetch = [&](int block, int stage) {
     const int thread = threadIdx.x % C::kSetThreads, j0 = base + block * BN;
     Bf16* to = stages + stage * 2 * C::kTile;
-    copy_tile<E, BN, C::kSetThreads>(to, a.k.data + kv * E, a.k.ld, j0, copy_low, copy_high,
-                                     thread);
-    copy_tile<E, BN, C::kSetThreads>(to + C::kTile, a.v.data + kv * E, a.v.ld, j0, copy_low,
-                                     copy_high, thread);
+    copy_tile<E, BN, C::kSetThreads, C::kGroups>(to, a.k.data + kv * E, a.k.ld, j0, copy_low,
+                                                 copy_high, thread);
+    copy_tile<E, BN, C::kSetThreads, C::kGroups>(to + C::kTile, a.v.data + kv * E, a.v.ld, j0,
+                                                 copy_low, copy_high, thread);
   };
   // The last block of this set; below `least` where it has none.
   const int last = stop > base ? (stop - base - 1) / BN : -1;
@@ -235,8 +228,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
                 real ? *reinterpret_cast<const uint32_t*>(from + k * 16 + i * 8) : 0;
       }
     }
-  any_low = __reduce_min_sync(0xffffffffu, any_low);
-  any_high = __reduce_max_sync(0xffffffffu, any_high);
+  if constexpr (C::kGroups) {  // one decision for the group's warps
+    const int r = row0 / 64 * 64;
+    any_low = a.causal && r < rows.count ? visible(a, rows.t0 + r).low : 0;
+    any_high = r >= rows.count ? 0 : a.causal ? rows.t0 + r + 64 : INT32_MAX;
+  } else {
+    any_low = __reduce_min_sync(0xffffffffu, any_low);
+    any_high = __reduce_max_sync(0xffffffffu, any_high);
+  }
   all_low = __reduce_max_sync(0xffffffffu, all_low);
   all_high = __reduce_min_sync(0xffffffffu, all_high);
   if constexpr (C::kQShared) {
@@ -255,61 +254,25 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   for (int mt = 0; mt < MT; ++mt) most[mt][0] = most[mt][1] = -INFINITY;
   for (int stage = 0; block >= least; block -= C::WK, stage ^= 1) {
     copies_wait();
+    if constexpr (C::kGroups) group_publish();
     set_barrier<C::kSetThreads, C::WK>(set);
     if (block - C::WK >= least) fetch(block - C::WK, stage ^ 1);
     const int j0 = base + block * BN;
     if (j0 >= any_high || j0 + BN <= any_low) continue;
     const Bf16 *k_tile = stages + stage * 2 * C::kTile, *v_tile = k_tile + C::kTile;
-    float s[MT][BN / 8][4] = {};
-#pragma unroll
-    for (int k = 0; k < E / 16; ++k) {
-      uint32_t left[MT][4];
-#pragma unroll
-      for (int mt = 0; mt < MT; ++mt) {
-        if constexpr (C::kQShared) {
-          load_left<E>(left[mt], q_tile, row0 + mt * 16, k * 16);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) left[mt][i] = q[mt][k][i];
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < BN / 16; ++n) {
-        uint32_t right[4];
-        load_right_transposed<E>(right, k_tile, n * 16, k * 16);
-#pragma unroll
-        for (int mt = 0; mt < MT; ++mt) {
-          multiply_add(s[mt][2 * n], left[mt], right[0], right[1]);
-          multiply_add(s[mt][2 * n + 1], left[mt], right[2], right[3]);
-        }
-      }
-    }
+    float s[MT][BN / 8][4];
+    scores<C>(s, q, q_tile, k_tile, row0);
     const bool masked = j0 < all_low || j0 + BN > all_high;
 #pragma unroll
     for (int mt = 0; mt < MT; ++mt)
       soften<C>(s[mt], sums[mt], most[mt], total[mt], low[mt], high[mt], masked, j0, a.scale2);
-#pragma unroll
-    for (int k = 0; k < BN / 16; ++k) {
-      uint32_t left[MT][4];
-#pragma unroll
-      for (int mt = 0; mt < MT; ++mt) left_of_sums(left[mt], s[mt][2 * k], s[mt][2 * k + 1]);
-#pragma unroll
-      for (int n = 0; n < E / 16; ++n) {
-        uint32_t right[4];
-        load_right<E>(right, v_tile, k * 16, n * 16);
-#pragma unroll
-        for (int mt = 0; mt < MT; ++mt) {
-          multiply_add(sums[mt][2 * n], left[mt], right[0], right[1]);
-          multiply_add(sums[mt][2 * n + 1], left[mt], right[2], right[3]);
-        }
-      }
-    }
+    add_values<C>(sums, s, v_tile);
   }
 
   copies_wait();
   __syncthreads();
   float* set_sums = reinterpret_cast<float*>(shared);
-  float2* set_most = reinterpret_cast<float2*>(set_sums + C::WK * C::kRows * C::kSumLd);
+  float2* set_most = reinterpret_cast<float2*>(set_sums + C::kJoinRows * C::kSumLd);
 #pragma unroll
   for (int mt = 0; mt < MT; ++mt)
 #pragma unroll
@@ -325,26 +288,27 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
             sums[mt][n][2 * half], sums[mt][n][2 * half + 1]};
     }
   __syncthreads();
-  join<C>(a, rows, set_sums, set_most, C::kDecode ? blockIdx.x : 0);
+  join<C>(a, rows, set_sums, set_most);
+  if constexpr (C::kDecode)
+    if (a.cluster) join_cluster<C>(a, rows, set_sums, set_most);
 }
 
-// y and lse of one row and head from the parts of its range, in order. A thread per column.
+// y and lse of one row and head from the parts of its range. A thread per four columns.
 __global__ void join_parts(FwdArgs a) {
-  const int head = blockIdx.x, t = blockIdx.y, col = threadIdx.x;
+  const int head = blockIdx.x, t = blockIdx.y, col = threadIdx.x * 4;
   const KeyRange range = visible(a, t);
-  const int keys = max(0, range.high - range.low), part = part_keys(keys, a.splits);
-  const int parts = max(1, (keys + part - 1) / part);
+  const int keys = max(0, range.high - range.low), part = part_keys(a, keys);
   const int64_t at = (static_cast<int64_t>(t) * a.heads + head) * a.splits;
-  float top = -INFINITY, total = 0.0f, y = 0.0f;
-  for (int i = 0; i < parts; ++i) top = fmaxf(top, a.part_max[at + i].x);
-  for (int i = 0; i < parts; ++i) {
-    const float2 m = a.part_max[at + i];
-    const float factor = m.x == -INFINITY ? 0.0f : exp2f(m.x - top);
-    total = fmaf(m.y, factor, total);
-    y = fmaf(a.part_sums[(at + i) * a.head_dim + col], factor, y);
-  }
-  a.y[t][head * a.head_dim + col] = from_f32<Bf16>(y / (top == -INFINITY ? 1.0f : total));
-  if (col == 0 && a.lse) a.lse[t][head] = top == -INFINITY ? top : (top + log2f(total)) * kLn2;
+  Pack<float, 4> y;
+  float top, total;
+  add_parts(
+      max(1, (keys + part - 1) / part),
+      [&](int i, float2& m) {
+        m = a.part_max[at + i];
+        return load<4>(a.part_sums + (at + i) * a.head_dim + col);
+      },
+      y, top, total);
+  finish(a, t, head, col, y, top, total);
 }
 
 template <class C>
@@ -365,14 +329,69 @@ template <int E>
 struct Shapes {
   using Many = FwdShape<E, E <= 128 ? 2 : 1, 4, 1, E <= 96 ? 64 : 32, 1>;
   using Few = FwdShape<E, 1, 2, E <= 96 ? 4 : 2, 32, E <= 96 ? 2 : 1>;
-  using Decode = FwdShape<E, 1, 1, 4, 32, 1, true>;
+  using Decode = FwdShape<E, 1, 1, 4, 32, 1, TileKind::kDecode>;
 };
+// The same for warp groups, E = 64 or 128.
+template <int E>
+struct GroupShapes {
+  using Many = FwdShape<E, 1, 4, 1, 64, E <= 64 ? 4 : 3, TileKind::kGroups>;
+  using Few = FwdShape<E, 1, 4, 2, 64, E <= 64 ? 2 : 1, TileKind::kGroups>;
+};
+
+template <int E>
+bool launch_rows(const FwdArgs& a, const Queue& to) {
+  auto tiles = [&](int rows) { return divide_up(a.tokens, rows) * a.heads; };
+  if constexpr (E == 64 || E == 128) {
+    if (to.arch == Arch::kSm90) {
+      using S = GroupShapes<E>;
+      if (tiles(S::Few::kRows) <= (E <= 64 ? 2 : 1) * to.sms)
+        return launch_tiles<typename S::Few>(a, to.sms, to.stream);
+      return launch_tiles<typename S::Many>(a, to.sms, to.stream);
+    }
+  }
+  using S = Shapes<E>;
+  if (tiles(S::Many::kRows) < 4 * to.sms)
+    return launch_tiles<typename S::Few>(a, to.sms, to.stream);
+  return launch_tiles<typename S::Many>(a, to.sms, to.stream);
+}
 
 bool decodes(const AttentionAttr& attr, int64_t tokens) {
   return !attr.causal_self && tokens <= kDecodeRows && attr.heads / attr.kv_heads <= kDecodeGroup;
 }
-int64_t decode_splits(int64_t keys) {
-  return std::clamp<int64_t>(divide_up(keys, kDecodePart), 1, kDecodeSplits);
+// Depends on the cache alone, so that a row's bits do not depend on what is decoded beside it.
+bool by_cluster(Arch arch, int64_t keys) { return arch == Arch::kSm90 && keys <= kClusterKeys; }
+int64_t parts_of(int64_t keys) {
+  return std::clamp<int64_t>(divide_up(keys, kPart), 1, kMostSplits);
+}
+
+template <int E>
+bool launch_decode(FwdArgs a, const Queue& to, void* scratch) {
+  using C = typename Shapes<E>::Decode;
+  a.cluster = by_cluster(to.arch, a.keys);
+  a.splits = a.cluster ? kClusterSplits : static_cast<int>(parts_of(a.keys));
+  a.part = a.cluster ? kClusterPart : kPart;
+  const auto heads = static_cast<unsigned>(a.heads), tokens = static_cast<unsigned>(a.tokens);
+  const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(a.kv_heads), tokens);
+  if (!a.cluster) {
+    a.part_sums = static_cast<float*>(scratch);
+    a.part_max = reinterpret_cast<float2*>(a.part_sums + static_cast<int64_t>(a.tokens) * a.heads *
+                                                             a.splits * a.head_dim);
+    if (!launch<C>(a, grid, to.stream)) return false;
+    if (a.splits > 1) join_parts<<<dim3(heads, tokens), E / 4, 0, to.stream>>>(a);
+    return true;
+  }
+  if (!allow_shared(fwd_mma<C>, C::kBytes)) return false;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kClusterSplits, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(C::kThreads);
+  config.dynamicSmemBytes = C::kBytes;
+  config.stream = to.stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, fwd_mma<C>, a) == cudaSuccess;
 }
 
 }  // namespace
@@ -382,35 +401,21 @@ bool attention_mma_serves(const AttentionAttr& attr, DType dtype) {
          with_head_dim(attr.head_dim, [](auto) { return true; });
 }
 
-size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int64_t keys) {
-  const int64_t splits = decode_splits(keys);
-  if (!decodes(attr, tokens) || splits == 1) return 0;
-  return static_cast<size_t>(tokens * attr.heads * splits * (attr.head_dim + 2)) * sizeof(float);
+size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int64_t keys,
+                                 Arch arch) {
+  const int64_t parts = parts_of(keys);
+  if (!decodes(attr, tokens) || by_cluster(arch, keys) || parts == 1) return 0;
+  return static_cast<size_t>(tokens * attr.heads * parts * (attr.head_dim + 2)) * sizeof(float);
 }
 
 bool attention_fwd_mma(const StepArgs& args) {
   const AttentionAttr& how = attr<AttentionAttr>(*args.step);
-  const Queue& to = queue(args);
   FwdArgs a{attention_fwd_args<Bf16>(args)};
   a.scale2 = a.scale * kLog2E;
-  a.splits = static_cast<int>(decode_splits(a.keys));
   return with_head_dim(a.head_dim, [&](auto dim) {
-    using S = Shapes<decltype(dim)::value>;
-    if (decodes(how, a.tokens)) {
-      a.part_sums = static_cast<float*>(args.scratch);
-      a.part_max = reinterpret_cast<float2*>(a.part_sums + static_cast<int64_t>(a.tokens) *
-                                                               a.heads * a.splits * a.head_dim);
-      const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(a.kv_heads),
-                      static_cast<unsigned>(a.tokens));
-      if (!launch<typename S::Decode>(a, grid, to.stream)) return false;
-      if (a.splits > 1)
-        join_parts<<<dim3(static_cast<unsigned>(a.heads), static_cast<unsigned>(a.tokens)),
-                     static_cast<unsigned>(a.head_dim), 0, to.stream>>>(a);
-      return true;
-    }
-    if (divide_up(a.tokens, S::Many::kRows) * a.heads >= 4 * to.sms)
-      return launch_tiles<typename S::Many>(a, to.sms, to.stream);
-    return launch_tiles<typename S::Few>(a, to.sms, to.stream);
+    constexpr int E = decltype(dim)::value;
+    return decodes(how, a.tokens) ? launch_decode<E>(a, queue(args), args.scratch)
+                                  : launch_rows<E>(a, queue(args));
   });
 }
 

@@ -15,7 +15,7 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Asynchronous copies into shared memory; zeros where not `valid`.
+// Asynchronous copies into shared memory; zeros, and nothing is read, where not `valid`.
 __device__ inline void copy16(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)),
                "l"(from), "r"(valid ? 16 : 0)
@@ -38,18 +38,39 @@ __device__ inline void set_barrier(int set) {
     set_barrier<Threads, Sets, Set + 1>(set);
 }
 
+// Where 8 columns of a tile of R rows begin: rows E + 8 apart, or swizzled panels of 64 columns
+// (attention_wgmma.cuh).
+template <int E, int R, bool Swizzled>
+__device__ inline int tile_offset(int row, int chunk) {
+  if constexpr (Swizzled)
+    return chunk / 8 * (R * 64) + row * 64 + (chunk % 8 ^ row % 8) * 8;
+  else
+    return row * (E + 8) + chunk * 8;
+}
 // Rows [first, first + R) of E columns at `from` into a tile, by `Threads` threads of which this is
 // `thread`; zeros for rows outside [low, high).
-template <int E, int R, int Threads>
+template <int E, int R, int Threads, bool Swizzled = false>
 __device__ inline void copy_tile(Bf16* to, const Bf16* from, int64_t ld, int first, int low,
                                  int high, int thread) {
-  constexpr int kChunks = E / 8;
+  constexpr int kChunks = E / 8, kCount = R * kChunks / Threads;
   static_assert(R * kChunks % Threads == 0);
+  if constexpr (Threads % kChunks == 0) {
+    constexpr int kStep = Threads / kChunks;
+    const int row0 = thread / kChunks, chunk = thread % kChunks;
+    const Bf16* p = from + (first + row0) * ld + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < R * kChunks / Threads; ++i) {
-    const int at = i * Threads + thread, row = at / kChunks, col = at % kChunks * 8;
-    const bool valid = first + row >= low && first + row < high;
-    copy16(to + row * (E + 8) + col, from + (valid ? first + row : low) * ld + col, valid);
+    for (int i = 0; i < kCount; ++i, p += kStep * ld) {
+      const int row = row0 + i * kStep;
+      copy16(to + tile_offset<E, R, Swizzled>(row, chunk), p,
+             first + row >= low && first + row < high);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = i * Threads + thread, row = at / kChunks, chunk = at % kChunks;
+      copy16(to + tile_offset<E, R, Swizzled>(row, chunk), from + (first + row) * ld + chunk * 8,
+             first + row >= low && first + row < high);
+    }
   }
 }
 
@@ -125,8 +146,6 @@ bool with_head_dim(int64_t dim, F&& f) {
       return f(std::integral_constant<int, 96>{});
     case 128:
       return f(std::integral_constant<int, 128>{});
-    case 192:
-      return f(std::integral_constant<int, 192>{});
     case 256:
       return f(std::integral_constant<int, 256>{});
     default:
