@@ -267,6 +267,7 @@ template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     stats(Rows<const T> dy, Rows<const T> y, Rows<const float> lse, const int32_t* begin,
           AttentionStats to, int tokens, int heads, int dim, int window, float factor) {
+  begin_kernel();
   const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 8;
   const int t = static_cast<int>(item / heads), head = static_cast<int>(item % heads);
   const int part = threadIdx.x % 8;
@@ -318,21 +319,21 @@ AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch
   to.delta = to.lse + a.heads * padded;
   to.low = reinterpret_cast<int32_t*>(to.delta + a.heads * padded);
   const auto blocks = static_cast<unsigned>(divide_up(padded * a.heads * 8, kThreads));
-  auto launch = [&](auto* type, auto kernel) {
+  auto start = [&](auto* type, auto kernel) {
     using T = std::remove_pointer_t<decltype(type)>;
-    kernel<<<blocks, kThreads, 0, queue(args).stream>>>(
-        rows<const T>(args.in[0]), rows<const T>(args.in[4]), rows<const float>(args.in[5]),
-        args.in[6].as<const int32_t>(), to, static_cast<int>(tokens), static_cast<int>(a.heads),
-        static_cast<int>(a.head_dim), static_cast<int>(a.window), factor);
+    launch(queue(args), kernel, blocks, kThreads, 0, rows<const T>(args.in[0]),
+           rows<const T>(args.in[4]), rows<const float>(args.in[5]), args.in[6].as<const int32_t>(),
+           to, static_cast<int>(tokens), static_cast<int>(a.heads), static_cast<int>(a.head_dim),
+           static_cast<int>(a.window), factor);
   };
   with_activation(args.in[0].dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int kWide = 16 / sizeof(T);
     const bool wide = aligned16(args.in[0]) && aligned16(args.in[4]) && a.head_dim % kWide == 0;
     if (wide)
-      launch(type, stats<T, kWide>);
+      start(type, stats<T, kWide>);
     else
-      launch(type, stats<T, 1>);
+      start(type, stats<T, 1>);
   });
   return to;
 }

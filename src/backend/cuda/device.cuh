@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "backend/cuda/queue.h"
 
@@ -123,6 +124,34 @@ __device__ inline float block_max(float x, float* shared) {
   x = shared[32];
   __syncthreads();
   return x;
+}
+
+// Begins every kernel that launch() starts: lets the next kernel of the stream be set up while this
+// one runs, and waits until the one before it is done. Nothing that another kernel wrote may be
+// read, and nothing written, before it; all threads must come by here.
+__device__ inline void begin_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// kernel<<<grid, block, shared>>>(args...), overlapping its start with the end of the kernel before
+// it where the card can. Requires: the kernel begins with begin_kernel().
+template <typename... Params, typename... Args>
+void launch(const Queue& queue, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            Args&&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = queue.stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = queue.arch == Arch::kSm90 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
 }
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }

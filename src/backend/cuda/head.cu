@@ -165,6 +165,7 @@ struct Softmax {
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) head_softmax_kernel(const Softmax a) {
   __shared__ float shared[33];
+  begin_kernel();
   const int row = blockIdx.x, target = a.targets[row] - a.first_word;
   if (a.targets[row] < 0) return;
   const bool has_target = target >= 0 && target < a.words, first = a.first_word == 0;
@@ -253,7 +254,7 @@ void head_fwd(const StepArgs& args) {
                     .cols = static_cast<int>(d)};
     with_activation(x.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      head_softmax_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, q.stream>>>(a);
+      launch(q, head_softmax_kernel<T>, static_cast<unsigned>(rows), kThreads, 0, a);
     });
     if (slope)
       product(q, through_weights(v0 > 0), work.factors(rows, words, x.dtype), part, sums,

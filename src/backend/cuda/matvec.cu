@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     matvec_fwd(Rows<const X> x, W w, Into into, int64_t m, int64_t n, int64_t k) {
   constexpr int kWidth = W::kWidth;
   const int lane = threadIdx.x % 32;
+  begin_kernel();
   const int64_t n0 = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32) * N;
   if (n0 >= n) return;
   float sums[M][N] = {};
@@ -123,8 +124,8 @@ template <typename X, typename W>
 void launch(const Queue& queue, const Operand& x, const W& w, const Into& into, int64_t n) {
   const auto go = [&](auto m, auto wide) {
     const auto blocks = static_cast<unsigned>(divide_up(n, kWarps * wide()));
-    matvec_fwd<m(), wide(), X, W>
-        <<<blocks, kThreads, 0, queue.stream>>>(rows<const X>(x), w, into, x.rows, n, x.cols);
+    cuda::launch(queue, matvec_fwd<m(), wide(), X, W>, blocks, kThreads, 0, rows<const X>(x), w,
+                 into, x.rows, n, x.cols);
   };
   using One = std::integral_constant<int, 1>;
   using Two = std::integral_constant<int, 2>;

@@ -81,6 +81,7 @@ template <typename T, typename W, bool kAdd, bool kAligned, bool kWarp, int kPac
 __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     rms_norm_fwd_kernel(const __grid_constant__ Forward<T, W> p) {
   __shared__ float shared[33];
+  begin_kernel();
   const Team<kWarp, kPacks> team;
   if (team.row >= p.rows) return;
   const T* from = p.x[team.row];
@@ -143,6 +144,7 @@ template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
 __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     rms_norm_bwd_kernel(const __grid_constant__ Backward<T, W> p) {
   __shared__ float shared[33];
+  begin_kernel();
   const Team<kWarp, kPacks> team;
   if (team.row >= p.rows) return;
   const float rstd = *p.rstd[team.row];
@@ -231,8 +233,9 @@ void norm_fwd(const StepArgs& args, const Operand& x, const Operand& b, const Op
       with_team(aligned, rows, cols,
                 [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
                   with_bool(static_cast<bool>(b), [&](auto add) {
-                    rms_norm_fwd_kernel<T, W, add(), is_aligned(), warp(), packs()>
-                        <<<blocks, threads, 0, queue(args).stream>>>(p);
+                    launch(queue(args),
+                           rms_norm_fwd_kernel<T, W, add(), is_aligned(), warp(), packs()>, blocks,
+                           threads, 0, p);
                   });
                 });
     });
@@ -258,8 +261,8 @@ void norm_bwd(const StepArgs& args, const Operand& dy, const Operand& x, const O
                              .inverse = 1.0f / static_cast<float>(cols)};
       with_team(aligned, rows, cols,
                 [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>
-                      <<<blocks, threads, 0, queue(args).stream>>>(p);
+                  launch(queue(args), rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>,
+                         blocks, threads, 0, p);
                 });
     });
   });

@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     narrow(Rows<const Bf16> a, Rows<const float> b, Rows<Bf16> y, int64_t m, int64_t k, int r,
            float alpha, bool accumulate) {
   __shared__ float shared[kWarps * kRows * 8 * Tiles];
+  begin_kernel();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kRows;
   float sums[Tiles][4] = {};
@@ -84,6 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPieces = kWarps * kTurnedDepth * kTurnedLd * static_cast<int>(sizeof(Bf16));
   constexpr int kSums = kWarps * kRows * 8 * Tiles * static_cast<int>(sizeof(float));
   __shared__ __align__(16) char shared[kPieces > kSums ? kPieces : kSums];
+  begin_kernel();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int64_t m0 = static_cast<int64_t>(blockIdx.x) * kRows;
   Bf16* piece = reinterpret_cast<Bf16*>(shared) + warp * kTurnedDepth * kTurnedLd;
@@ -130,6 +132,7 @@ template <bool ByRank>
 __global__ void __launch_bounds__(kWideThreads)
     wide(Rows<const Bf16> a, Rows<const float> b, Rows<Bf16> y, int64_t m, int64_t n, int r,
          float alpha, bool accumulate) {
+  begin_kernel();
   const int64_t n0 = (static_cast<int64_t>(blockIdx.x) * kWideThreads + threadIdx.x) * 8;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kWideRows;
   if (n0 >= n) return;
@@ -188,9 +191,8 @@ bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_
   const auto blocks = static_cast<unsigned>(divide_up(a.rows, kRows));
   with_tiles(y.cols, [&](auto tiles) {
     auto* kernel = b_by_rank ? narrow<tiles(), true> : narrow<tiles(), false>;
-    kernel<<<blocks, kThreads, 0, queue.stream>>>(rows<const Bf16>(a), rows<const float>(b),
-                                                  rows<Bf16>(y), a.rows, a.cols,
-                                                  static_cast<int>(y.cols), alpha, accumulate);
+    launch(queue, kernel, blocks, kThreads, 0, rows<const Bf16>(a), rows<const float>(b),
+           rows<Bf16>(y), a.rows, a.cols, static_cast<int>(y.cols), alpha, accumulate);
   });
   return true;
 }
@@ -202,9 +204,9 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
     return false;
   const auto blocks = static_cast<unsigned>(divide_up(a.cols, kRows));
   with_tiles(b.cols, [&](auto tiles) {
-    narrow_turned<tiles()><<<blocks, kThreads, 0, queue.stream>>>(
-        rows<const Bf16>(a), rows<const Bf16>(b), rows<float>(y), a.cols, a.rows,
-        static_cast<int>(b.cols), alpha, accumulate, y_by_rank);
+    launch(queue, narrow_turned<tiles()>, blocks, kThreads, 0, rows<const Bf16>(a),
+           rows<const Bf16>(b), rows<float>(y), a.cols, a.rows, static_cast<int>(b.cols), alpha,
+           accumulate, y_by_rank);
   });
   return true;
 }
@@ -218,9 +220,8 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
                   static_cast<unsigned>(divide_up(y.rows, kWideRows)));
   if (grid.y > 65535) return false;
   auto* kernel = b_by_rank ? wide<true> : wide<false>;
-  kernel<<<grid, kWideThreads, 0, queue.stream>>>(rows<const Bf16>(a), rows<const float>(b),
-                                                  rows<Bf16>(y), y.rows, y.cols,
-                                                  static_cast<int>(a.cols), alpha, accumulate);
+  launch(queue, kernel, grid, kWideThreads, 0, rows<const Bf16>(a), rows<const float>(b),
+         rows<Bf16>(y), y.rows, y.cols, static_cast<int>(a.cols), alpha, accumulate);
   return true;
 }
 

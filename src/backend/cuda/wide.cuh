@@ -89,6 +89,7 @@ constexpr int kEachThreads = 128;
 template <typename F>
 __global__ void __launch_bounds__(kEachThreads)
     each_wide_kernel(uint32_t count, uint32_t per_row, int cols, F f) {
+  begin_kernel();
   const uint32_t i = blockIdx.x * kEachThreads + threadIdx.x;
   if (i >= count) return;
   const uint32_t row = i / per_row;
@@ -102,9 +103,9 @@ template <typename F>
 void each_wide(const Queue& queue, int64_t rows, int64_t cols, const F& f) {
   const int64_t per_row = divide_up(cols, kWide), count = rows * per_row;
   if (count == 0) return;
-  each_wide_kernel<<<static_cast<unsigned>(divide_up(count, kEachThreads)), kEachThreads, 0,
-                     queue.stream>>>(static_cast<uint32_t>(count), static_cast<uint32_t>(per_row),
-                                     static_cast<int>(cols), f);
+  launch(queue, each_wide_kernel<F>, static_cast<unsigned>(divide_up(count, kEachThreads)),
+         kEachThreads, 0, static_cast<uint32_t>(count), static_cast<uint32_t>(per_row),
+         static_cast<int>(cols), f);
 }
 
 // Zeros, as one node of a graph.
