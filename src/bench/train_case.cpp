@@ -36,8 +36,8 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
   }
   const ExampleSet rows = batch(0);
   StepOptions s;
-  s.limits =
-      choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false), backend.tokens_at_once());
+  s.limits = choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false),
+                           backend.tokens_at_once());
   s.positions = options.seq;
   step_ = std::make_unique<TrainStep>(config_, weights_, train_adapter(adapter_), s);
   packs_per_step_ = static_cast<int64_t>(next_packs().size());
@@ -72,13 +72,9 @@ std::vector<Pack> TrainCase::next_packs() {
 
 double TrainCase::run() {
   const std::vector<Pack> packs = next_packs();
-  double loss = 0;
-  const float weight = 1.0f / static_cast<float>(tokens());
-  for (const Pack& pack : packs) loss += step_->accumulate(pack, weight);
   AdamwSettings settings;
   settings.step = next_;
-  step_->update(settings);
-  return loss;
+  return step_->step(packs, 1.0f / static_cast<float>(tokens()), settings).loss;
 }
 
 double TrainCase::gflop() const {

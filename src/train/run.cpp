@@ -200,14 +200,6 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
       pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index), o.packing);
   int64_t targets = 0;
   for (const Pack& pack : packs) targets += pack.used_targets;
-  double loss = 0;
-  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, targets));
-  for (const Pack& pack : packs) {
-    loss += step_.accumulate(pack, weight);
-    result_.tokens += pack.used_tokens;
-    window_tokens_ += pack.used_tokens;
-  }
-  if (!std::isfinite(loss)) fail_not_finite(index, loss, norm);
   AdamwSettings s;
   s.learning_rate = static_cast<float>(rate);
   s.beta1 = static_cast<float>(o.beta1);
@@ -216,8 +208,15 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   s.weight_decay = static_cast<float>(o.weight_decay);
   s.clip = static_cast<float>(o.grad_clip);
   s.step = index + 1;
-  norm = step_.update(s);
-  if (!std::isfinite(norm)) fail_not_finite(index, loss, norm);
+  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, targets));
+  const TrainStep::Stepped done = step_.step(packs, weight, s);
+  const double loss = done.loss;
+  norm = done.norm;
+  if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(index, loss, norm);
+  for (const Pack& pack : packs) {
+    result_.tokens += pack.used_tokens;
+    window_tokens_ += pack.used_tokens;
+  }
   trained_tokens_ += targets;
   loss_sum_ += loss * static_cast<double>(targets);
   loss_tokens_ += targets;

@@ -162,16 +162,20 @@ std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) 
   return micro_program_->run_timed();
 }
 
-double TrainStep::accumulate(const Pack& pack, float weight) {
-  feed(pack, weight);
-  micro_program_->run();
-  micro_program_->wait();
+double TrainStep::loss() const {
   float loss = 0;
   micro_program_->read(loss_, &loss, sizeof loss);
   return loss;
 }
 
-float TrainStep::update(const AdamwSettings& s) {
+double TrainStep::accumulate(const Pack& pack, float weight) {
+  feed(pack, weight);
+  micro_program_->run();
+  micro_program_->wait();
+  return loss();
+}
+
+void TrainStep::start_update(const AdamwSettings& s) {
   double t = static_cast<double>(s.step);
   const float hyper[8] = {s.learning_rate,
                           s.beta1,
@@ -183,10 +187,39 @@ float TrainStep::update(const AdamwSettings& s) {
                           static_cast<float>(1.0 - std::pow(static_cast<double>(s.beta2), t))};
   update_program_->feed(hyper_, hyper, sizeof hyper);
   update_program_->run();
-  update_program_->wait();
+}
+
+float TrainStep::norm() const {
   float norm = 0;
   update_program_->read(norm_, &norm, sizeof norm);
   return norm;
+}
+
+float TrainStep::update(const AdamwSettings& settings) {
+  start_update(settings);
+  update_program_->wait();
+  return norm();
+}
+
+TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
+                                   const AdamwSettings& settings) {
+  Stepped result;
+  for (size_t i = 0; i < packs.size(); ++i) {
+    if (i > 0) {
+      micro_program_->wait();
+      result.loss += loss();
+    }
+    feed(packs[i], weight);
+    micro_program_->run();
+  }
+  start_update(settings);
+  if (!packs.empty()) {
+    micro_program_->wait();
+    result.loss += loss();
+  }
+  update_program_->wait();
+  result.norm = norm();
+  return result;
 }
 
 }  // namespace wick

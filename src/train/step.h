@@ -77,6 +77,14 @@ class TrainStep {
   // The same, with the seconds of each step of micro_plan() in place of the loss.
   std::vector<double> accumulate_timed(const Pack& pack, float weight);
   std::vector<float> grads() const;
+  // All packs of an update and the update itself: the sum of their losses and the norm. The same
+  // bits as one call after the other, with less waiting: the device is asked for the update while
+  // it still works on the last pack.
+  struct Stepped {
+    double loss = 0;
+    float norm = 0;
+  };
+  Stepped step(std::span<const Pack> packs, float weight, const AdamwSettings& settings);
   // One AdamW update from the gradients so far; returns their norm before clipping.
   float update(const AdamwSettings& settings);
   // log p of each target of the pack, [M]; 0 beyond used_targets.
@@ -84,6 +92,9 @@ class TrainStep {
 
  private:
   void feed(const Pack& pack, float weight);
+  double loss() const;
+  void start_update(const AdamwSettings& settings);
+  float norm() const;
 
   ModelConfig config_;
   Trainable trainable_;
