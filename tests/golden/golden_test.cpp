@@ -243,7 +243,12 @@ TEST_P(Golden, AnyNumberOfThreadsGivesTheSameBits) {
     c_.weights.release();
     TrainStep step = make_step(train_adapter(c_.adapter), roomy_limits(c_), false);
     const Pack pack = make_pack(c_, {0, 1, 2, 3}, step.limits());
+    // Also: micro-batch and update in one call, or one after the other.
     for (int64_t i = 1; i <= 2; ++i) {
+      if (threads == 2) {
+        step.step({&pack, 1}, share(), adamw_settings(c_, i));
+        continue;
+      }
       step.accumulate(pack, share());
       step.update(adamw_settings(c_, i));
     }
