@@ -4,10 +4,14 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <tuple>
 
+#include "backend/cuda/memory.h"
+#include "backend/cuda/tuning.h"
 #include "base/check.h"
 
 namespace wick::cuda {
@@ -20,6 +24,7 @@ struct Api {
   decltype(&cublasLtGetVersion) get_version;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulAlgoCheck) check;
   decltype(&cublasLtMatmulDescInit_internal) desc_init;
   decltype(&cublasLtMatmulDescSetAttribute) desc_set;
   decltype(&cublasLtMatrixLayoutInit_internal) layout_init;
@@ -39,6 +44,7 @@ bool find_all(void* library, Api& api) {
          find(library, "cublasLtGetVersion", api.get_version) &&
          find(library, "cublasLtMatmul", api.matmul) &&
          find(library, "cublasLtMatmulAlgoGetHeuristic", api.heuristic) &&
+         find(library, "cublasLtMatmulAlgoCheck", api.check) &&
          find(library, "cublasLtMatmulDescInit_internal", api.desc_init) &&
          find(library, "cublasLtMatmulDescSetAttribute", api.desc_set) &&
          find(library, "cublasLtMatrixLayoutInit_internal", api.layout_init) &&
@@ -54,9 +60,52 @@ cudaDataType_t data_type(DType t) {
 using Key =
     std::tuple<int, DType, DType, bool, bool, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
+// Lets this thread wait and allocate while it records another stream.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A stream and a clock for it.
+class Stream {
+ public:
+  Stream() {
+    succeed(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+    succeed(cudaEventCreate(&begin_), "make an event");
+    succeed(cudaEventCreate(&end_), "make an event");
+  }
+  ~Stream() {
+    cudaStreamSynchronize(stream_);
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+  void begin() { cudaEventRecord(begin_, stream_); }
+  float end() {  // milliseconds since begin()
+    float ms = 0;
+    cudaEventRecord(end_, stream_);
+    succeed(cudaEventSynchronize(end_), "be tuned");
+    cudaEventElapsedTime(&ms, begin_, end_);
+    return ms;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 class LtBlas final : public Blas {
  public:
-  LtBlas(const Api& api, cublasLtHandle_t handle) : api_(api), handle_(handle) {}
+  LtBlas(const Api& api, cublasLtHandle_t handle, const std::string& table)
+      : api_(api), handle_(handle), table_(table) {}
   ~LtBlas() override { api_.destroy(handle_); }
 
   std::string version() const override {
@@ -96,7 +145,7 @@ class LtBlas final : public Blas {
                   b.ld,
                   y.ld};
     cublasLtMatmulAlgo_t algo;
-    if (!choose(key, desc, la, lb, ly, algo)) return false;
+    if (!choose(key, {a, b, y, desc, la, lb, ly}, algo)) return false;
     const float beta = p.accumulate ? 1.0f : 0.0f;
     return api_.matmul(handle_, &desc, &p.alpha, b.data, &la, a.data, &lb, &beta, y.data, &ly,
                        y.data, &ly, &algo, workspace, kWorkspace,
@@ -113,39 +162,109 @@ class LtBlas final : public Blas {
     WICK_CHECK(api_.layout_init(&l, sizeof l, data_type(dtype), static_cast<uint64_t>(rows),
                                 static_cast<uint64_t>(cols), ld) == CUBLAS_STATUS_SUCCESS);
   }
-  bool choose(const Key& key, cublasLtMatmulDescOpaque_t& desc, cublasLtMatrixLayoutOpaque_t& la,
-              cublasLtMatrixLayoutOpaque_t& lb, cublasLtMatrixLayoutOpaque_t& ly,
-              cublasLtMatmulAlgo_t& algo) const {
+  struct Call {
+    const Operand &a, &b, &y;
+    cublasLtMatmulDescOpaque_t& desc;
+    cublasLtMatrixLayoutOpaque_t &la, &lb, &ly;
+  };
+
+  bool choose(const Key& key, const Call& call, cublasLtMatmulAlgo_t& algo) const {
     std::lock_guard lock(mutex_);
     if (auto known = chosen_.find(key); known != chosen_.end()) {
       algo = known->second;
       return true;
     }
-    cublasLtMatmulPreferenceOpaque_t preference;
-    WICK_CHECK(api_.preference_init(&preference, sizeof preference) == CUBLAS_STATUS_SUCCESS);
-    const size_t workspace = kWorkspace;
-    api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                        sizeof workspace);
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
-    if (api_.heuristic(handle_, &desc, &la, &lb, &ly, &ly, &preference, 1, &result, &found) !=
-            CUBLAS_STATUS_SUCCESS ||
-        found == 0)
-      return false;
-    algo = result.algo;
+    const std::string name = key_name(key);
+    if (!table_.find(name, &algo, sizeof algo) || !works(call, algo)) {
+      cublasLtMatmulPreferenceOpaque_t preference;
+      WICK_CHECK(api_.preference_init(&preference, sizeof preference) == CUBLAS_STATUS_SUCCESS);
+      const size_t workspace = kWorkspace;
+      api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                          sizeof workspace);
+      cublasLtMatmulHeuristicResult_t results[kCandidates];
+      int found = 0;
+      if (api_.heuristic(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &preference,
+                         table_.usable() ? kCandidates : 1, results,
+                         &found) != CUBLAS_STATUS_SUCCESS ||
+          found == 0)
+        return false;
+      algo = results[found > 1 ? fastest(call, {results, static_cast<size_t>(found)}) : 0].algo;
+      table_.add(name, &algo, sizeof algo);
+    }
     chosen_.emplace(key, algo);
     return true;
   }
+
+  // A table is a file, and so may say anything.
+  bool works(const Call& call, const cublasLtMatmulAlgo_t& algo) const {
+    cublasLtMatmulHeuristicResult_t result;
+    return api_.check(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &algo,
+                      &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= kWorkspace;
+  }
+
+  std::string key_name(const Key& key) const {
+    return std::apply(
+        [this](int trans, DType in, DType out, bool accumulate, bool bias, auto... sizes) {
+          std::string name =
+              cat("cublaslt ", api_.get_version(), " product ", trans, " ", dtype_name(in), " ",
+                  dtype_name(out), accumulate ? " add" : "", bias ? " bias" : "");
+          ((name += cat(" ", sizes)), ...);
+          return name;
+        },
+        key);
+  }
+
+  // The candidate with the least time, on operands of its own: the plan's may be in use, and the
+  // caller's stream may be recording.
+  size_t fastest(const Call& call,
+                 std::span<const cublasLtMatmulHeuristicResult_t> candidates) const {
+    RelaxedCapture relaxed;
+    auto bytes = [](const Operand& o) {
+      return static_cast<size_t>((o.rows - 1) * o.ld + o.cols) * dtype_bytes(o.dtype);
+    };
+    Stream stream;
+    const DeviceBuffer a(bytes(call.a), stream.get()), b(bytes(call.b), stream.get()),
+        y(bytes(call.y), stream.get()), workspace(kWorkspace, stream.get());
+    // Small numbers of every sign: products of zeros take less power, and so less time.
+    for (const DeviceBuffer* buffer : {&a, &b})
+      succeed(cudaMemsetAsync(buffer->address(), 0x3d, buffer->bytes(), stream.get()), "be tuned");
+    const float one = 1.0f, zero = 0.0f;
+    size_t best = 0;
+    float least = INFINITY;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      float ms = INFINITY;
+      for (int round = 0; round < kRounds; ++round) {
+        stream.begin();
+        for (int run = 0; run < kRuns; ++run)
+          if (api_.matmul(handle_, &call.desc, &one, b.address(), &call.la, a.address(), &call.lb,
+                          &zero, y.address(), &call.ly, y.address(), &call.ly, &candidates[i].algo,
+                          workspace.address(), kWorkspace, stream.get()) != CUBLAS_STATUS_SUCCESS)
+            round = kRounds;
+        const float took = stream.end();
+        if (round > 0 && round < kRounds) ms = std::min(ms, took);
+      }
+      // A later candidate must be clearly better, so that noise seldom decides.
+      if (ms < 0.98f * least) {
+        least = ms;
+        best = i;
+      }
+    }
+    return best;
+  }
+
+  static constexpr int kCandidates = 8, kRounds = 4, kRuns = 4;
 
   Api api_;
   cublasLtHandle_t handle_;
   mutable std::mutex mutex_;
   mutable std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+  mutable TuningTable table_;
 };
 
 }  // namespace
 
-std::unique_ptr<Blas> Blas::open(std::string& problem) {
+std::unique_ptr<Blas> Blas::open(const std::string& table, std::string& problem) {
   // The library of the tool kit that these headers are of; others have other structures.
   const std::string name = cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -163,7 +282,7 @@ std::unique_ptr<Blas> Blas::open(std::string& problem) {
     problem = cat(name, " did not start");
     return nullptr;
   }
-  return std::make_unique<LtBlas>(api, handle);
+  return std::make_unique<LtBlas>(api, handle, table);
 }
 
 }  // namespace wick::cuda

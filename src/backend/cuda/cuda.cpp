@@ -8,6 +8,7 @@
 
 #include "backend/cuda/blas.h"
 #include "backend/cuda/cuda_program.h"
+#include "backend/cuda/tuning.h"
 #include "base/check.h"
 #include "base/half.h"
 
@@ -57,7 +58,7 @@ class CudaBackend final : public Backend {
     }
     succeed(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "make a stream");
     queue_.sms = properties_.multiProcessorCount;
-    blas_ = Blas::open(blas_problem_);
+    blas_ = Blas::open(tuning_file(), blas_problem_);
     queue_.blas = blas_.get();
     for (auto list :
          {linear_candidates, attention_candidates, norm_candidates, elementwise_candidates,
@@ -144,6 +145,18 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  // One for each kind of card and driver.
+  std::string tuning_file() const {
+    const std::string folder = tuning_folder();
+    if (folder.empty()) return {};
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    std::string name = properties_.name;
+    for (char& c : name)
+      if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
+    return cat(folder, "/", name, "-cuda-", driver, ".tuning");
+  }
+
   template <typename F>
   double best_seconds(F&& enqueue) const;
   double product_gflops(DType dtype, int64_t side) const;
