@@ -34,10 +34,6 @@ class FlatProgram : public Program {
                BufferPtr feeds, const StepArgs& common);
 
   const Plan& plan() const { return plan_; }
-  // By step, the earlier ones it must wait for.
-  std::vector<std::vector<int32_t>> dependencies(const Selection& selection) const {
-    return step_dependencies(plan_, element_bytes_, selection.scratch_bytes(), placement_);
-  }
   // Of all feeds, one after the other, each aligned to kArenaAlignment.
   size_t feed_bytes() const { return static_cast<size_t>(feed_offset_.back()); }
   // Checks that the whole of a feed is given; its first byte among the feeds.

@@ -105,14 +105,6 @@ void check(const Plan& plan);
 void check_placement(const Plan& plan, size_t (*element_bytes)(DType),
                      const std::vector<size_t>& scratch, const Placement& placement);
 
-// By step, the earlier steps that must be done before it: those that write what it reads, or touch
-// bytes that it writes. Steps that follow from others are left out. Steps with no path between them
-// may run at the same time.
-std::vector<std::vector<int32_t>> step_dependencies(const Plan& plan,
-                                                    size_t (*element_bytes)(DType),
-                                                    const std::vector<size_t>& scratch,
-                                                    const Placement& placement);
-
 // Removes steps whose every output is a temp that nobody reads.
 void remove_dead_steps(Plan& plan);
 

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/blas.h"
 #include "backend/cuda/cuda_program.h"
+#include "backend/cuda/skinny.h"
 #include "backend/cuda/tuning.h"
 #include "base/check.h"
 #include "base/half.h"
@@ -58,6 +59,7 @@ class CudaBackend final : public Backend {
     }
     succeed(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "make a stream");
     queue_.sms = properties_.multiProcessorCount;
+    queue_.skinny = &skinny_;
     blas_ = Blas::open(tuning_file(), blas_problem_);
     queue_.blas = blas_.get();
     for (auto list :
@@ -174,6 +176,7 @@ class CudaBackend final : public Backend {
     const size_t bytes = static_cast<size_t>(count) * size;
     WICK_CHECK(offset >= 0 && count >= 0 && first + bytes <= buffer.bytes(), "elements ", offset,
                " to ", offset + count, " of a buffer of ", buffer.bytes(), " bytes");
+    flush(queue_);
     succeed(cudaGetLastError(), "start a kernel");
     if (bytes > 0) succeed(enqueue(buffer.address() + first, bytes), "copy memory");
     succeed(cudaStreamSynchronize(queue_.stream), "copy memory");
@@ -200,6 +203,7 @@ class CudaBackend final : public Backend {
 
   cudaDeviceProp properties_{};
   Queue queue_;
+  SkinnyList skinny_;
   std::unique_ptr<Blas> blas_;
   std::string blas_problem_;
   std::vector<Candidate> candidates_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/skinny.h"
 #include "base/check.h"
 
 namespace wick::cuda {
@@ -41,75 +42,33 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   }
   results_ = std::make_unique<PinnedMemory>(total);
 
-  cudaGraph_t graph = nullptr;
-  succeed(cudaGraphCreate(&graph, 0), "make a graph");
-  try {
-    build(graph, selection);
-    succeed(cudaGraphInstantiate(&graph_, graph, 0), "make a program of a graph");
-  } catch (...) {
-    cudaGraphDestroy(graph);
-    throw;
-  }
-  cudaGraphDestroy(graph);
-}
-
-template <typename F>
-CudaProgram::Nodes CudaProgram::capture(cudaGraph_t graph, const Nodes& after, F&& enqueue) const {
-  succeed(cudaStreamBeginCaptureToGraph(queue_.stream, graph, after.data(), nullptr, after.size(),
-                                        cudaStreamCaptureModeThreadLocal),
+  succeed(cudaStreamBeginCapture(queue_.stream, cudaStreamCaptureModeThreadLocal),
           "begin a capture");
-  Nodes last;
-  cudaError_t status = cudaSuccess;
+  cudaGraph_t graph = nullptr;
   try {
-    enqueue();
-    status = cudaGetLastError();
-    cudaStreamCaptureStatus state;
-    const cudaGraphNode_t* nodes = nullptr;
-    size_t count = 0;
-    if (status == cudaSuccess)
-      status = cudaStreamGetCaptureInfo(queue_.stream, &state, nullptr, nullptr, &nodes, nullptr,
-                                        &count);
-    if (status == cudaSuccess) last.assign(nodes, nodes + count);
+    enqueue_copies_in();
+    for (size_t i = 0; i < calls().size(); ++i) enqueue(i);
+    flush(queue_);
+    enqueue_copies_out();
   } catch (...) {
     cudaStreamEndCapture(queue_.stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
     throw;
   }
-  const cudaError_t end = cudaStreamEndCapture(queue_.stream, &graph);
-  succeed(status, "record a step");
-  succeed(end, "capture a step");
-  return last;
+  const cudaError_t launched = cudaGetLastError();
+  const cudaError_t captured = cudaStreamEndCapture(queue_.stream, &graph);
+  succeed(launched, "record a step");
+  succeed(captured, "capture a plan");
+  const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+  cudaGraphDestroy(graph);
+  succeed(made, "make a graph of a plan");
 }
 
-void CudaProgram::build(cudaGraph_t graph, const Selection& selection) const {
-  if (const char* m = getenv("WICK_GRAPH"); m && *m == 'c') {
-    capture(graph, {}, [&] {
-      enqueue_copies_in();
-      for (const Call& call : calls()) call.fn(call.args);
-      enqueue_copies_out();
-    });
-    return;
-  }
-  const Nodes begin = capture(graph, {}, [&] { enqueue_copies_in(); });
-  const std::vector<std::vector<int32_t>> needs = dependencies(selection);
-  std::vector<Nodes> last(calls().size());
-  std::vector<bool> awaited(calls().size(), false);
-  for (size_t i = 0; i < calls().size(); ++i) {
-    Nodes after = needs[i].empty() ? begin : Nodes{};
-    for (int32_t j : needs[i]) {
-      const Nodes& nodes = last[static_cast<size_t>(j)];
-      after.insert(after.end(), nodes.begin(), nodes.end());
-      awaited[static_cast<size_t>(j)] = true;
-    }
-    std::sort(after.begin(), after.end());
-    after.erase(std::unique(after.begin(), after.end()), after.end());
-    last[i] = capture(graph, after, [&] { calls()[i].fn(calls()[i].args); });
-  }
-  Nodes all = calls().empty() ? begin : Nodes{};
-  for (size_t i = 0; i < last.size(); ++i)
-    if (!awaited[i]) all.insert(all.end(), last[i].begin(), last[i].end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  capture(graph, all, [&] { enqueue_copies_out(); });
+// Only linears leave something on the list of small products, and mind it themselves.
+void CudaProgram::enqueue(size_t step) const {
+  const Call& call = calls()[step];
+  if (call.args.step->op != Op::kLinear) flush(queue_);
+  call.fn(call.args);
 }
 
 CudaProgram::~CudaProgram() {
@@ -157,7 +116,8 @@ std::vector<double> CudaProgram::run_timed() {
   enqueue_copies_in();
   cudaEventRecord(events[0], queue_.stream);
   for (size_t i = 0; i < calls().size(); ++i) {
-    calls()[i].fn(calls()[i].args);
+    enqueue(i);
+    flush(queue_);
     cudaEventRecord(events[i + 1], queue_.stream);
   }
   enqueue_copies_out();

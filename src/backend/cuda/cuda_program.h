@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProgram: a plan captured into one CUDA graph, whose edges are the plan's own dependencies, so
-// that steps which do not wait for each other may run at the same time. Feeds go in and results
-// come out as copies inside the graph, from and to pinned memory: a run is one launch.
+// CudaProgram: a plan captured into one CUDA graph. Feeds go in and results come out as copies
+// inside the graph, from and to pinned memory, so that a run is one launch.
 #pragma once
 
 #include "backend/cuda/memory.h"
@@ -30,13 +29,9 @@ class CudaProgram final : public FlatProgram {
     ValueId id;
     size_t offset;  // in results_
   };
-  using Nodes = std::vector<cudaGraphNode_t>;
   void enqueue_copies_in() const;
   void enqueue_copies_out() const;
-  // Adds what `enqueue` puts on the stream to the graph, behind `after`; its last nodes.
-  template <typename F>
-  Nodes capture(cudaGraph_t graph, const Nodes& after, F&& enqueue) const;
-  void build(cudaGraph_t graph, const Selection& selection) const;
+  void enqueue(size_t step) const;
 
   const Queue& queue_;
   PinnedMemory feeds_host_;

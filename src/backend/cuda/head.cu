@@ -22,7 +22,7 @@ namespace wick::cuda {
 namespace {
 
 constexpr int kThreads = 384, kPacks = 11, kEach = 4;  // of a row of logits, all in registers
-constexpr int64_t kRows = 512;
+constexpr int64_t kRows = 2048;
 constexpr int64_t kWords = kThreads * kPacks * kEach;  // 132 tiles of 128
 
 constexpr int64_t kAlignment = 256;

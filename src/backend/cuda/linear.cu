@@ -56,8 +56,11 @@ void linear_fwd(const StepArgs& args) {
   const Product p = product_of(args, Trans::kNT, 0);
   if (y.elements() == 0) return;
   if (!bias && w.cols <= kSkinny && wide_product(q, p.alpha, p.accumulate, false, x, w, y)) return;
+  if (!bias && x.rows > kMatvecRows && w.rows <= kSkinny &&
+      narrow_product(q, p.alpha, p.accumulate, true, x, w, y))
+    return;
+  flush(q);
   if (matvec(q, p.alpha, p.accumulate, x, w, bias, y)) return;
-  if (!bias && w.rows <= kSkinny && narrow_product(q, p.alpha, p.accumulate, true, x, w, y)) return;
   product(q, p, x, w, y, args.scratch, bias);
 }
 
@@ -74,16 +77,23 @@ void linear_bwd(const StepArgs& args) {
     const bool done =
         (w.cols <= kSkinny && narrow_product(q, p.alpha, p.accumulate, false, dy, w, dx)) ||
         (w.rows <= kSkinny && wide_product(q, p.alpha, p.accumulate, true, dy, w, dx));
-    if (!done) product(q, p, dy, w, dx, args.scratch);
+    if (!done) {
+      flush(q);
+      product(q, p, dy, w, dx, args.scratch);
+    }
   }
   if (dw && dw.elements() > 0) {
     const Product p = product_of(args, Trans::kTN, 1);
     const bool done =
         (dw.cols <= kSkinny && narrow_product_turned(q, p.alpha, p.accumulate, false, dy, x, dw)) ||
         (dw.rows <= kSkinny && narrow_product_turned(q, p.alpha, p.accumulate, true, x, dy, dw));
-    if (!done) product(q, p, dy, x, dw, args.scratch);
+    if (!done) {
+      flush(q);
+      product(q, p, dy, x, dw, args.scratch);
+    }
   }
   if (dbias && dbias.cols > 0) {
+    flush(q);
     const auto blocks = static_cast<unsigned>(divide_up(dbias.cols, kBiasCols));
     with_activation(dy.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;

@@ -3,9 +3,8 @@
 // A warp makes one column of y, or a part of it where k is long, its lanes reading 16 bytes of the
 // matrix at a time. The first of them are on their way before the kernel waits for x. A row's bits
 // do not depend on how many rows there are.
-#include "backend/cuda/matvec.h"
-
 #include "backend/cuda/codes.cuh"
+#include "backend/cuda/matvec.h"
 
 namespace wick::cuda {
 namespace {

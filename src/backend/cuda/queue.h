@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include <memory>
 #include <span>
 
 #include "backend/kernels.h"
@@ -19,11 +20,20 @@ enum class Arch : int { kSm80, kSm90 };
 
 class Blas;
 
+// Small products that wait to be launched together (skinny.h).
+struct SkinnyList {
+  SkinnyList();
+  ~SkinnyList();
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+};
+
 struct Queue {
   cudaStream_t stream = nullptr;
   int sms = 0;  // multiprocessors
   Arch arch = Arch::kSm80;
-  const Blas* blas = nullptr;  // null where cuBLASLt was not found
+  const Blas* blas = nullptr;    // null where cuBLASLt was not found
+  SkinnyList* skinny = nullptr;  // empty between steps of other kinds
 };
 
 inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }

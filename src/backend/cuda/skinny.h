@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with one side of at most kSkinny: LoRA's. bf16 activations, parameters in f32 that are
-// rounded to bf16 on the way into the tensor core, sums in f32. Each returns false, having done
-// nothing, where the operands are not as it wants them; product() takes those.
+// rounded to bf16 on the way into the tensor core, sums in f32.
+//
+// They take less time than it takes to start them, so they are started together: each is put on
+// the queue's list, and flush() launches the list as one kernel. Whatever else goes to the stream
+// comes after flush(); a product that touches what one of the list writes flushes first.
+//
+// Each returns false, having done nothing, where the operands are not as it wants them; product()
+// takes those.
 #pragma once
 
 #include "backend/cuda/product.h"
@@ -20,5 +26,8 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
 // product is in f32.
 bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
                   const Operand& a, const Operand& b, const Operand& y);
+
+// Launches what is on the list.
+void flush(const Queue& queue);
 
 }  // namespace wick::cuda
