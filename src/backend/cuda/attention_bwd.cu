@@ -176,6 +176,7 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kMinBlocks) bwd_mma(BwdArgs a) {
   extern __shared__ __align__(1024) unsigned char shared[];
+  begin_kernel();
   const int blocks = a.padded / kBlock;
   int id = blockIdx.x;
   if (id >= a.key_blocks) {  // the longest first, in causal order
@@ -199,6 +200,7 @@ __global__ void __launch_bounds__(kThreads, C::kMinBlocks) bwd_mma(BwdArgs a) {
 
 // The parts of dk and dv, four columns a thread, summed in order.
 __global__ void __launch_bounds__(kThreads) sum_parts(BwdArgs a) {
+  begin_kernel();
   const int64_t width = static_cast<int64_t>(a.kv_heads) * a.head_dim, chunks = width / 4;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t row = at / chunks, col = at % chunks * 4;
@@ -241,12 +243,11 @@ bool launch(const StepArgs& args) {
   a.dv_parts = a.dk_parts + static_cast<int64_t>(a.splits) * a.padded * a.kv_heads * a.head_dim;
   const int64_t row_blocks = args.out[0] ? blocks * a.heads : 0;
   if (a.key_blocks + row_blocks == 0) return true;
-  bwd_mma<C>
-      <<<static_cast<unsigned>(a.key_blocks + row_blocks), kThreads, C::kBytes, to.stream>>>(a);
+  launch(to, bwd_mma<C>, static_cast<unsigned>(a.key_blocks + row_blocks), kThreads, C::kBytes, a);
   if (keys && a.splits > 1) {
     const int64_t chunks = static_cast<int64_t>(a.tokens) * a.kv_heads * a.head_dim / 4;
-    sum_parts<<<dim3(static_cast<unsigned>(divide_up(chunks, kThreads)), 2), kThreads, 0,
-                to.stream>>>(a);
+    launch(to, sum_parts, dim3(static_cast<unsigned>(divide_up(chunks, kThreads)), 2), kThreads, 0,
+           a);
   }
   return true;
 }

@@ -153,6 +153,7 @@ template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a) {
   constexpr int E = C::E, MT = C::MT, BN = C::BN;
   extern __shared__ __align__(1024) unsigned char shared[];
+  begin_kernel();
   Bf16* q_tile = reinterpret_cast<Bf16*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, set = warp / C::WM;
   const int row0 = warp % C::WM * 16 * MT, g = lane / 4;
@@ -295,6 +296,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
 
 // y and lse of one row and head from the parts of its range. A thread per four columns.
 __global__ void join_parts(FwdArgs a) {
+  begin_kernel();
   const int head = blockIdx.x, t = blockIdx.y, col = threadIdx.x * 4;
   const KeyRange range = visible(a, t);
   const int keys = max(0, range.high - range.low), part = part_keys(a, keys);
@@ -312,16 +314,16 @@ __global__ void join_parts(FwdArgs a) {
 }
 
 template <class C>
-bool launch(const FwdArgs& a, dim3 grid, cudaStream_t stream) {
+bool launch_shape(const FwdArgs& a, dim3 grid, const Queue& to) {
   if (!allow_shared(fwd_mma<C>, C::kBytes)) return false;
-  fwd_mma<C><<<grid, C::kThreads, C::kBytes, stream>>>(a);
+  launch(to, fwd_mma<C>, grid, C::kThreads, C::kBytes, a);
   return true;
 }
 template <class C>
-bool launch_tiles(FwdArgs a, int sms, cudaStream_t stream) {
+bool launch_tiles(FwdArgs a, const Queue& to) {
   const int64_t tiles = divide_up(a.tokens, C::kRows) * a.heads;
-  a.sms = tiles <= 2 * sms ? sms : 0;
-  return launch<C>(a, dim3(static_cast<unsigned>(tiles)), stream);
+  a.sms = tiles <= 2 * to.sms ? to.sms : 0;
+  return launch_shape<C>(a, dim3(static_cast<unsigned>(tiles)), to);
 }
 
 // Many rows: tiles that read shared memory least. Few: tiles that are many and short.
@@ -345,14 +347,13 @@ bool launch_rows(const FwdArgs& a, const Queue& to) {
     if (to.arch == Arch::kSm90) {
       using S = GroupShapes<E>;
       if (tiles(S::Few::kRows) <= (E <= 64 ? 2 : 1) * to.sms)
-        return launch_tiles<typename S::Few>(a, to.sms, to.stream);
-      return launch_tiles<typename S::Many>(a, to.sms, to.stream);
+        return launch_tiles<typename S::Few>(a, to);
+      return launch_tiles<typename S::Many>(a, to);
     }
   }
   using S = Shapes<E>;
-  if (tiles(S::Many::kRows) < 4 * to.sms)
-    return launch_tiles<typename S::Few>(a, to.sms, to.stream);
-  return launch_tiles<typename S::Many>(a, to.sms, to.stream);
+  if (tiles(S::Many::kRows) < 4 * to.sms) return launch_tiles<typename S::Few>(a, to);
+  return launch_tiles<typename S::Many>(a, to);
 }
 
 bool decodes(const AttentionAttr& attr, int64_t tokens) {
@@ -376,21 +377,23 @@ bool launch_decode(FwdArgs a, const Queue& to, void* scratch) {
     a.part_sums = static_cast<float*>(scratch);
     a.part_max = reinterpret_cast<float2*>(a.part_sums + static_cast<int64_t>(a.tokens) * a.heads *
                                                              a.splits * a.head_dim);
-    if (!launch<C>(a, grid, to.stream)) return false;
-    if (a.splits > 1) join_parts<<<dim3(heads, tokens), E / 4, 0, to.stream>>>(a);
+    if (!launch_shape<C>(a, grid, to)) return false;
+    if (a.splits > 1) launch(to, join_parts, dim3(heads, tokens), E / 4, 0, a);
     return true;
   }
   if (!allow_shared(fwd_mma<C>, C::kBytes)) return false;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kClusterSplits, 1, 1};
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {kClusterSplits, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = C::kBytes;
   config.stream = to.stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, fwd_mma<C>, a) == cudaSuccess;
 }
 
