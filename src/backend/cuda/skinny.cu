@@ -12,6 +12,8 @@ constexpr int kRows = 16;                         // of y that a block of a narr
 constexpr int kTurnedDepth = 32, kTurnedLd = 24;  // of k at once; of a row in shared memory
 constexpr int kWideRows = 8, kWideCols = 8;       // of y: a block's rows, a thread's columns
 
+constexpr int64_t kMostFetched = 1 << 20;  // bytes of parameters that are asked for early
+
 enum class Kind : int { kNarrow, kTurned, kWide };
 
 // One product of the list. m, n, k as in the kernels below; r is the skinny side.
@@ -238,14 +240,29 @@ __device__ void wide(const Problem& p, int64_t block, char* shared) {
   }
 }
 
+// Asks for what a block will read of the parameters, which no kernel of the same graph writes: they
+// are on their way while the kernel before this one still runs.
+__device__ void fetch_parameters(const Problem& p) {
+  if (p.kind == Kind::kTurned) return;
+  const int64_t rows = p.by_rank ? p.r : p.k, width = (p.by_rank ? p.k : p.r) * 4;
+  if (rows * width > kMostFetched) return;
+  const int64_t lines = (width + 127) / 128;
+  for (int64_t i = threadIdx.x; i < rows * lines; i += kThreads) {
+    const char* at =
+        reinterpret_cast<const char*>(p.b_row<float>(i / lines)) + min(i % lines * 128, width - 4);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+  }
+}
+
 template <int Tiles>
 __global__ void __launch_bounds__(kThreads) skinny_kernel(const __grid_constant__ Group group) {
   __shared__ __align__(16) char shared[kSharedBytes<Tiles>];
-  begin_kernel();
   int i = group.count - 1;
   while (group.at[i].first_block > static_cast<int>(blockIdx.x)) --i;
   const Problem& p = group.at[i];
   const int64_t block = static_cast<int>(blockIdx.x) - p.first_block;
+  if (block == 0) fetch_parameters(p);
+  begin_kernel();
   if (p.kind == Kind::kNarrow)
     narrow<Tiles>(p, block, shared);
   else if (p.kind == Kind::kTurned)
