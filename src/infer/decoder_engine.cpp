@@ -131,10 +131,10 @@ void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<flo
     b.program->wait();
   }
   if (wanted == 0) return;
-  const size_t vocab = static_cast<size_t>(config_.vocab);
-  std::vector<float> all(rows.size() * vocab);
-  b.program->read(b.logits, all.data(), all.size() * sizeof(float));
-  logits.insert(logits.end(), all.begin(), all.begin() + static_cast<ptrdiff_t>(wanted * vocab));
+  const size_t vocab = static_cast<size_t>(config_.vocab), before = logits.size();
+  logits.resize(before + rows.size() * vocab);
+  b.program->read(b.logits, logits.data() + before, rows.size() * vocab * sizeof(float));
+  logits.resize(before + wanted * vocab);
 }
 
 }  // namespace wick

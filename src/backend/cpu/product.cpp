@@ -11,6 +11,7 @@
 
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/quant_product.h"
+#include "backend/cpu/stretches.h"
 #include "base/half.h"
 #include "base/threads.h"
 
@@ -25,7 +26,7 @@ constexpr int64_t kStreamedBytes = 1 << 20;  // of x used together
 constexpr int64_t kMostSteps = 32;           // of the sum in one piece
 constexpr int64_t kKeptSteps = 16;           // where it takes several: sums need room beside x
 constexpr int64_t kCBytes = 4096;            // one block of sums
-constexpr int64_t kFewBytes = 256 << 10;     // of w in one task of few rows
+constexpr int64_t kFewBytes = 64 << 10;      // of w in one task of few rows
 constexpr int64_t kFewAhead = 8 << 10;
 
 int64_t parts_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
@@ -267,7 +268,7 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
   pack_few(x, steps, left);
   const int64_t panel_bytes = steps * kBlockBytes;
   const int64_t grain = std::max<int64_t>(1, kFewBytes / panel_bytes);
-  pool.parallel((panels + grain - 1) / grain, [&](int64_t i) {
+  in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
     alignas(64) float c[2 * 256];
     Block b;
     b.a = left;
@@ -279,12 +280,13 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
     b.ahead_step = kBlockBytes;
     b.ahead_lines = kBlockBytes / 64;
     unit.begin(b.a_rows);
-    for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
-      b.b = w + p * panel_bytes;
-      b.ahead = b.b + kFewAhead;
-      unit.block(b);
-      finish_rows(c, finish, 0, p * 32, 0, 32);
-    }
+    for (int64_t i; (i = next()) >= 0;)
+      for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
+        b.b = w + p * panel_bytes;
+        b.ahead = b.b + kFewAhead;
+        unit.block(b);
+        finish_rows(c, finish, 0, p * 32, 0, 32);
+      }
     unit.end();
   });
 }

@@ -14,6 +14,11 @@ int64_t nibble_at(int64_t row, int64_t column) {
   return ((column / 8 * kTileRows + row) * 2 + column % 2) * 16 + column % 8 / 2 * 4;
 }
 
+// Where byte (row, column) of a tile of 8 bits lies.
+int64_t byte_at(int64_t row, int64_t column) {
+  return (column / 4 * kTileRows + row) * 4 + column % 4;
+}
+
 void pack_panel(const QuantTiles& w, DType dtype, const std::byte* from, int64_t panel, char* to) {
   const size_t stride = row_bytes(dtype, w.cols);
   std::memset(to, 0, static_cast<size_t>(w.panel_bytes));
@@ -29,7 +34,7 @@ void pack_panel(const QuantTiles& w, DType dtype, const std::byte* from, int64_t
       for (int64_t c = 0; c < kTileBlock; ++c) {
         const int q = row < w.rows ? quant_code(dtype, codes, s * kTileBlock + c) : 0;
         if (w.bits == 8) {
-          block[c * kTileRows + r] = static_cast<char>(q);
+          block[byte_at(r, c)] = static_cast<char>(q + 128);
         } else {
           const int64_t at = nibble_at(r, c);
           block[at / 8] = static_cast<char>(block[at / 8] | (q + 8) << at % 8);
@@ -61,7 +66,7 @@ void unpack_quant_row(const QuantTiles& w, int64_t row, bf16* to) {
     for (int64_t c = 0; c < std::min(kTileBlock, w.cols - s * kTileBlock); ++c) {
       int q;
       if (w.bits == 8) {
-        q = static_cast<signed char>(block[c * kTileRows + r]);
+        q = static_cast<unsigned char>(block[byte_at(r, c)]) - 128;
       } else {
         const int64_t at = nibble_at(r, c);
         q = (static_cast<unsigned char>(block[at / 8]) >> at % 8 & 15) - 8;

@@ -4,10 +4,11 @@
 // N and K are padded with zeros to multiples of 32. A panel is 32 rows of w: its groups one after
 // the other, each the 32 rows' scales in bf16 and then its blocks of 32 columns. A block is two
 // tiles, of its first and its last 16 rows:
-//   8 bits   [32 columns][16 rows] of bytes
+//   8 bits   [8][16 rows] of words: word v has q + 128 of columns 4 v to 4 v + 3, so that one dot
+//            product of bytes takes 16 rows
 //   4 bits   [4][16 rows] of words: word v has q + 8 of column 8 v + 2 i in bits 4 i to 4 i + 3,
 //            and of column 8 v + 2 i + 1 sixteen bits higher, so that one shift and one masking
-//            make a pair of bf16 of 16 rows
+//            make a pair of bf16, or four bytes, of 16 rows
 // One stream of whole cache lines, read in order.
 #pragma once
 
