@@ -7,8 +7,8 @@
 
 #include "backend/ref/ref.h"
 #include "base/check.h"
+#include "base/elements.h"
 #include "base/file.h"
-#include "base/half.h"
 #include "base/rng.h"
 
 namespace wick::ops {
@@ -119,27 +119,8 @@ std::vector<Case> load_cases(const std::string& folder, Op op) {
 }
 
 double rounded(double x, DType dtype) {
-  float f = static_cast<float>(x);
-  switch (dtype) {
-    case DType::kF32:
-      return f;
-    case DType::kBF16:
-      return to_float(to_bf16(f));
-    case DType::kF16:
-      return to_float(to_f16(f));
-    case DType::kF64:
-    case DType::kI32:
-    case DType::kI64:
-    case DType::kU8:
-    case DType::kQ8G32:
-    case DType::kQ8G64:
-    case DType::kQ8G128:
-    case DType::kQ4G32:
-    case DType::kQ4G64:
-    case DType::kQ4G128:
-      break;
-  }
-  return x;
+  if (!dtype_is_float(dtype)) return x;
+  return with_element(dtype, [&](auto zero) { return to_double(from_double<decltype(zero)>(x)); });
 }
 
 std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {

@@ -3,8 +3,7 @@
 
 #include <cstring>
 
-#include "base/check.h"
-#include "base/half.h"
+#include "base/elements.h"
 #include "quant/rows.h"
 
 namespace wick::ops {
@@ -27,62 +26,22 @@ std::vector<std::byte> plain_bytes(const Arg& arg) {
   }
   size_t count = static_cast<size_t>(arg.shape.elements());
   std::vector<std::byte> bytes(count * dtype_bytes(arg.dtype));
-  auto put = [&](size_t i, auto x) { std::memcpy(bytes.data() + i * sizeof x, &x, sizeof x); };
-  for (size_t i = 0; i < count; ++i) {
-    switch (arg.dtype) {
-      case DType::kF32:
-        put(i, static_cast<float>(arg.data[i]));
-        break;
-      case DType::kBF16:
-        put(i, to_bf16(static_cast<float>(arg.data[i])));
-        break;
-      case DType::kF16:
-        put(i, to_f16(static_cast<float>(arg.data[i])));
-        break;
-      case DType::kI32:
-        put(i, arg.ints[i]);
-        break;
-      case DType::kF64:
-      case DType::kI64:
-      case DType::kU8:
-      case DType::kQ8G32:
-      case DType::kQ8G64:
-      case DType::kQ8G128:
-      case DType::kQ4G32:
-      case DType::kQ4G64:
-      case DType::kQ4G128:
-        fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
+  with_element(arg.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (size_t i = 0; i < count; ++i) {
+      const T x = dtype_is_float(arg.dtype) ? from_double<T>(arg.data[i])
+                                            : from_double<T>(static_cast<double>(arg.ints[i]));
+      std::memcpy(bytes.data() + i * sizeof x, &x, sizeof x);
     }
-  }
+  });
   return bytes;
 }
 
-double to_double(const std::byte* at, DType dtype) {
-  auto get = [&](auto x) {
+double element_at(const std::byte* at, DType dtype) {
+  return with_element(dtype, [&](auto x) {
     std::memcpy(&x, at, sizeof x);
-    return x;
-  };
-  switch (dtype) {
-    case DType::kF32:
-      return get(0.0f);
-    case DType::kBF16:
-      return to_float(get(bf16{}));
-    case DType::kF16:
-      return to_float(get(f16{}));
-    case DType::kI32:
-      return get(int32_t{});
-    case DType::kF64:
-    case DType::kI64:
-    case DType::kU8:
-    case DType::kQ8G32:
-    case DType::kQ8G64:
-    case DType::kQ8G128:
-    case DType::kQ4G32:
-    case DType::kQ4G64:
-    case DType::kQ4G128:
-      break;
-  }
-  fail(ErrorCode::kUnsupported, "no case has operands of this dtype");
+    return to_double(x);
+  });
 }
 
 // Bytes of a device's memory as they lie, and back.
@@ -180,7 +139,7 @@ std::vector<double> Guarded::contents() const {
   backend_.download(*held, arg_.dtype, 0, count, plain.data());
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) {
-    values.push_back(to_double(plain.data() + static_cast<size_t>(i) * size, arg_.dtype));
+    values.push_back(element_at(plain.data() + static_cast<size_t>(i) * size, arg_.dtype));
   }
   return values;
 }

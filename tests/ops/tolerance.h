@@ -17,7 +17,8 @@ namespace wick::ops {
 // bf16 too. A term is then off by 0.41 * 2^-8 of itself (root mean square over its mantissa), the
 // sum by a random walk of that, its own magnitude being a random walk of the terms: 0.5 * 2^-8
 // whatever the length, and six times that as the largest of many elements; 2 where the terms of
-// some elements are larger than those of most.
+// some elements are larger than those of most. Where only units of bf16 round terms (probabilities,
+// their gradients, weights that rest in f32), devices without them are held to `half_terms` 0.
 inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
   constexpr double kF32 = 0x1p-24, kF16 = 0x1p-11, kBF16 = 0x1p-8;
   double sum = kF32 * (16 + 8 * std::sqrt(static_cast<double>(reduction)));

@@ -6,7 +6,7 @@
 
 #include "backend/ref/scalar.h"
 #include "base/check.h"
-#include "base/half.h"
+#include "base/elements.h"
 #include "quant/rows.h"
 
 namespace wick {
@@ -19,73 +19,30 @@ size_t held_bytes(DType dtype) {
   return dtype_is_float(dtype) || dtype_is_quantized(dtype) ? sizeof(S) : dtype_bytes(dtype);
 }
 
-template <class S, class T, class Widen>
-void store_as(int64_t count, const void* plain, void* held, Widen widen) {
-  const T* from = static_cast<const T*>(plain);
-  S* to = static_cast<S*>(held);
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<S>(widen(from[i]));
-}
-
-template <class S, class T, class Narrow>
-void load_as(int64_t count, const void* held, void* plain, Narrow narrow) {
-  const S* from = static_cast<const S*>(held);
-  T* to = static_cast<T*>(plain);
-  for (int64_t i = 0; i < count; ++i) to[i] = narrow(ref::real_part(from[i]));
-}
-
 template <class S>
 void store(DType dtype, int64_t count, const void* plain, void* held) {
-  auto widen = [](auto x) { return to_float(x); };
-  switch (dtype) {
-    case DType::kF32:
-      return store_as<S, float>(count, plain, held, widen);
-    case DType::kBF16:
-      return store_as<S, bf16>(count, plain, held, widen);
-    case DType::kF16:
-      return store_as<S, f16>(count, plain, held, widen);
-    case DType::kF64:
-      return store_as<S, double>(count, plain, held, [](double x) { return x; });
-    case DType::kI32:
-    case DType::kI64:
-    case DType::kU8:
-      std::memcpy(held, plain, static_cast<size_t>(count) * dtype_bytes(dtype));
+  with_element(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (!dtype_is_float(dtype)) {
+      std::memcpy(held, plain, static_cast<size_t>(count) * sizeof(T));
       return;
-    case DType::kQ8G32:
-    case DType::kQ8G64:
-    case DType::kQ8G128:
-    case DType::kQ4G32:
-    case DType::kQ4G64:
-    case DType::kQ4G128:
-      WICK_CHECK(false, dtype_name(dtype), " elements come by rows: prepare()");
-  }
+    }
+    for (int64_t i = 0; i < count; ++i)
+      static_cast<S*>(held)[i] = static_cast<S>(to_double(static_cast<const T*>(plain)[i]));
+  });
 }
 
 template <class S>
 void load(DType dtype, int64_t count, const void* held, void* plain) {
-  switch (dtype) {
-    case DType::kF32:
-      return load_as<S, float>(count, held, plain, [](double x) { return static_cast<float>(x); });
-    case DType::kBF16:
-      return load_as<S, bf16>(count, held, plain,
-                              [](double x) { return to_bf16(static_cast<float>(x)); });
-    case DType::kF16:
-      return load_as<S, f16>(count, held, plain,
-                             [](double x) { return to_f16(static_cast<float>(x)); });
-    case DType::kF64:
-      return load_as<S, double>(count, held, plain, [](double x) { return x; });
-    case DType::kI32:
-    case DType::kI64:
-    case DType::kU8:
-      std::memcpy(plain, held, static_cast<size_t>(count) * dtype_bytes(dtype));
+  with_element(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (!dtype_is_float(dtype)) {
+      std::memcpy(plain, held, static_cast<size_t>(count) * sizeof(T));
       return;
-    case DType::kQ8G32:
-    case DType::kQ8G64:
-    case DType::kQ8G128:
-    case DType::kQ4G32:
-    case DType::kQ4G64:
-    case DType::kQ4G128:
-      WICK_CHECK(false, dtype_name(dtype), " elements are not read back");
-  }
+    }
+    for (int64_t i = 0; i < count; ++i)
+      static_cast<T*>(plain)[i] = from_double<T>(ref::real_part(static_cast<const S*>(held)[i]));
+  });
 }
 
 template <class S>

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "ops/builder.h"
+
+namespace wick::ops {
+
+void Builder::embed() {
+  int64_t t = size("T"), v = size("V"), d = size("D");
+  input("table", {v, d});
+  ints_by("ids", t, [&](int64_t) { return below(v); });
+  output("y", {t, d}, 1);
+  input("dy", {t, d});
+  accumulate(output("dtable", {v, d}, t));
+  c_.fwd_in = {"table", "ids"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "ids"};
+  c_.bwd_out = {"dtable"};
+}
+
+void Builder::linear() {
+  int64_t t = size("T"), k = size("K"), n = size("N");
+  bool has_bias = size("bias", 0) != 0;
+  c_.attr = LinearAttr{number("scale", 1.0f)};
+  input("x", {t, k});
+  input("w", {n, k});
+  if (has_bias) input("b", {n});
+  output("y", {t, n}, k, true);
+  input("dy", {t, n});
+  output("dx", {t, k}, n, true);
+  output("dw", {n, k}, t, true);
+  output("db", {n}, t, true);
+  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"y", "dx"});
+  c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};
+  c_.bwd_out = {"dx", "dw", has_bias ? "db" : ""};
+}
+
+void Builder::rms_norm() {
+  int64_t t = size("T"), g = size("G", 1), d = size("D");
+  c_.attr = NormAttr{number("eps", 1e-6f), g};
+  input("x", {t, g * d});
+  input("w", {d}, true, 0.3, 1.0);
+  output("y", {t, g * d}, d);
+  output("rstd", {t, g}, d);
+  input("dy", {t, g * d});
+  output("dx", {t, g * d}, d, true);
+  output("dw", {d}, t * g, true);
+  c_.fwd_in = {"x", "w"};
+  c_.fwd_out = {"y", "rstd"};
+  c_.bwd_in = {"dy", "x", "w", "rstd"};
+  c_.bwd_out = {"dx", "dw"};
+}
+
+void Builder::add_rms_norm() {
+  int64_t t = size("T"), d = size("D");
+  bool has_dsum = size("dsum_given", 1) != 0;
+  c_.attr = NormAttr{number("eps", 1e-6f), 1};
+  input("a", {t, d});
+  input("b", {t, d});
+  input("w", {d}, true, 0.3, 1.0);
+  output("sum", {t, d}, 1);
+  output("y", {t, d}, d);
+  output("rstd", {t, 1}, d);
+  input("dy", {t, d});
+  input("dsum", {t, d});
+  output("d", {t, d}, d);
+  output("dw", {d}, t, true);
+  half_terms({"y", "rstd"});  // of the sum as it is kept
+  c_.fwd_in = {"a", "b", "w"};
+  c_.fwd_out = {"sum", "y", "rstd"};
+  c_.bwd_in = {"dy", has_dsum ? "dsum" : "", "sum", "w", "rstd"};
+  c_.bwd_out = {"d", "dw"};
+}
+
+void Builder::rope() {
+  int64_t t = size("T"), h = size("H"), e = size("E"), p = size("P");
+  c_.attr = RopeAttr{e};
+  input("x", {t, h * e});
+  Arg& table = value("table", {p, e});
+  for (int64_t row = 0; row < p; ++row) {
+    for (int64_t i = 0; i < e; ++i) {
+      double rate =
+          std::pow(10000.0, -2.0 * static_cast<double>(i % (e / 2)) / static_cast<double>(e));
+      double angle = static_cast<double>(row) * rate;
+      table.data.push_back(rounded(i < e / 2 ? std::cos(angle) : std::sin(angle), DType::kF32));
+    }
+  }
+  ints_by("positions", t, [&](int64_t) { return below(p); });
+  output("y", {t, h * e}, 2);
+  input("dy", {t, h * e});
+  output("dx", {t, h * e}, 2, true);
+  c_.fwd_in = {"x", "table", "positions"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "table", "positions"};
+  c_.bwd_out = {"dx"};
+}
+
+// Without S: packed segments of one pack (causal_self). With S: rows that look at ranges of a
+// cache; with empty=1 some of them at none.
+void Builder::attention() {
+  int64_t t = size("T"), s = size("S", 0), h = size("H"), k = size("K"), e = size("E");
+  bool self = s == 0, empty = size("empty", 0) != 0;
+  int64_t segments = size("segments", 1);
+  if (self) s = t;
+  c_.attr = AttentionAttr{.heads = h,
+                          .kv_heads = k,
+                          .head_dim = e,
+                          .scale = number("scale", 1.0f / std::sqrt(static_cast<float>(e))),
+                          .window = size("window", 0),
+                          .causal_self = self};
+  input("q", {t, h * e});
+  input("k", {s, k * e});
+  input("v", {s, k * e});
+  std::vector<int32_t> begin, end;
+  for (int64_t i = 0; i < t; ++i) {
+    if (self) {
+      int64_t segment = i * segments / t;
+      begin.push_back(static_cast<int32_t>((segment * t + segments - 1) / segments));
+      end.push_back(static_cast<int32_t>(i + 1));
+    } else {
+      auto first = static_cast<int32_t>(below(s));
+      begin.push_back(first);
+      end.push_back(empty && rarely() ? first : static_cast<int32_t>(first + 1 + below(s - first)));
+    }
+  }
+  ints("begin", {t}, begin);
+  ints("end", {t}, end);
+  int64_t terms = e + s;
+  output("y", {t, h * e}, terms);
+  output("lse", {t, h}, terms);
+  input("dy", {t, h * e});
+  // dy·v is about sqrt(E) times what is left of it after its mean is taken off.
+  int64_t group = h / k, cancelling = terms * std::max<int64_t>(e / 4, 1);
+  output("dq", {t, h * e}, cancelling);
+  output("dk", {s, k * e}, cancelling * group);
+  output("dv", {s, k * e}, terms * group);
+  unit_terms({"y"});  // probabilities
+  // Those of rows that see few keys are larger than most.
+  unit_terms({"dq", "dk", "dv"}, 2);
+  c_.fwd_in = {"q", "k", "v", "begin", "end"};
+  c_.fwd_out = {"y", "lse"};
+  if (!self) return;
+  c_.bwd_in = {"dy", "q", "k", "v", "y", "lse", "begin", "end"};
+  c_.bwd_out = {"dq", "dk", "dv"};
+}
+
+void Builder::gated_act() {
+  int64_t t = size("T"), f = size("F");
+  used_.push_back("act");
+  auto act = c_.keys.find("act");
+  bool gelu = act != c_.keys.end() && act->second == "gelu_tanh";
+  c_.attr = GatedActAttr{gelu ? Act::kGeluTanh : Act::kSilu};
+  input("x", {t, 2 * f}, true, number("range", 1.0f));
+  output("y", {t, f}, 1);
+  input("dy", {t, f});
+  output("dx", {t, 2 * f}, 4);
+  c_.fwd_in = {"x"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "x"};
+  c_.bwd_out = {"dx"};
+}
+
+void Builder::add() {
+  int64_t t = size("T"), d = size("D");
+  input("a", {t, d});
+  input("b", {t, d});
+  output("y", {t, d}, 1);
+  c_.fwd_in = {"a", "b"};
+  c_.fwd_out = {"y"};
+}
+
+void Builder::scale() {
+  int64_t t = size("T"), d = size("D");
+  c_.attr = ScaleAttr{number("factor", 0.37f)};
+  input("x", {t, d});
+  output("y", {t, d}, 1, true);
+  input("dy", {t, d});
+  output("dx", {t, d}, 1, true);
+  c_.fwd_in = {"x"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy"};
+  c_.bwd_out = {"dx"};
+}
+
+void Builder::bias() {
+  int64_t t = size("T"), d = size("D");
+  input("x", {t, d});
+  input("b", {d});
+  output("y", {t, d}, 1);
+  input("dy", {t, d});
+  output("db", {d}, t, true);
+  c_.fwd_in = {"x", "b"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy"};
+  c_.bwd_out = {"db"};
+}
+
+void Builder::dropout() {
+  int64_t t = size("T"), d = size("D");
+  c_.attr = DropoutAttr{number("p", 0.3f), static_cast<uint64_t>(size("site", 7))};
+  input("x", {t, d});
+  std::vector<int32_t> keys;
+  for (int64_t i = 0; i < 2 * t; ++i) keys.push_back(static_cast<int32_t>(rng_.next_u32()));
+  ints("keys", {t, 2}, keys);
+  output("y", {t, d}, 1);
+  input("dy", {t, d});
+  output("dx", {t, d}, 1, true);
+  c_.fwd_in = {"x", "keys"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "keys"};
+  c_.bwd_out = {"dx"};
+}
+
+void Builder::gather_rows() {
+  int64_t t = size("T"), m = size("M"), d = size("D");
+  input("x", {t, d});
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < t; ++i) order.push_back(i);
+  for (int64_t i = t - 1; i > 0; --i)
+    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(below(i + 1))]);
+  ints_by("rows", m,
+          [&](int64_t i) { return i >= t || rarely() ? -1 : order[static_cast<size_t>(i)]; });
+  output("y", {m, d}, 1);
+  input("dy", {m, d});
+  output("dx", {t, d}, 1);
+  c_.fwd_in = {"x", "rows"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "rows"};
+  c_.bwd_out = {"dx"};
+}
+
+void Builder::head() {
+  int64_t m = size("M"), d = size("D"), v = size("V");
+  c_.attr = HeadAttr{number("skip_below", 0.0f)};
+  input("x", {m, d}, true, number("range", 1.0f) / std::sqrt(static_cast<double>(d)));
+  input("w", {v, d});
+  ints_by("targets", m, [&](int64_t) { return rarely() ? -1 : below(v); });
+  output("logp", {m}, d + v);
+  output("lse", {m}, d + v);
+  output("dlogp_dx", {m, d}, d + v);
+  input("dlogp", {m});
+  output("dx", {m, d}, d + v);
+  output("dw", {v, d}, d + m, true);
+  unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
+  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
+  c_.fwd_in = {"x", "w", "targets"};
+  c_.fwd_out = {"logp", "lse", "dlogp_dx"};
+  c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
+  c_.bwd_out = {"dx", "dw"};
+}
+
+void Builder::segment_sum() {
+  int64_t m = size("M"), s = size("S");
+  bool has_dy = size("dy_given", 1) != 0;
+  input("x", {m});
+  input("weight", {m}, false);
+  ints_by("segment", m, [&](int64_t) { return rarely() ? -1 : below(s); });
+  output("y", {s}, m);
+  input("dy", {s});
+  output("dx", {m}, 1);
+  c_.fwd_in = {"x", "weight", "segment"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {has_dy ? "dy" : "", "weight", "segment"};
+  c_.bwd_out = {"dx"};
+}
+
+void Builder::grad_norm() {
+  int64_t p = size("P");
+  input("g", {p}, false);
+  output("y", {1}, p);
+  c_.fwd_in = {"g"};
+  c_.fwd_out = {"y"};
+}
+
+void Builder::adamw() {
+  int64_t p = size("P"), groups = size("groups", 1);
+  Arg& hyper = value("hyper", {8});
+  for (double h : {1e-2, 0.9, 0.999, 1e-8, 0.1, static_cast<double>(number("clip", 0.0f)),
+                   1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3)}) {
+    hyper.data.push_back(rounded(h, DType::kF32));
+  }
+  value("norm", {1}).data = {rounded(1.7, DType::kF32)};
+  for (const char* name : {"params", "m", "v", "g"}) {
+    Arg& a = output(name, {p}, 4);
+    a.mode = OutMode::kUpdate;
+    fill(a, 0.1);
+  }
+  for (double& x : c_.arg("v").data) x = rounded(x * x, DType::kF32);
+  AdamwAttr attr;
+  for (int64_t i = 0; i < groups; ++i) {
+    attr.groups.push_back({p * i / groups, p * (i + 1) / groups, i % 2 == 0 ? 1.0f : 16.0f,
+                           i % 2 == 0 ? 1.0f : 0.0f});
+  }
+  c_.attr = attr;
+  c_.fwd_in = {"hyper", "norm"};
+  c_.fwd_out = {"params", "m", "v", "g"};
+}
+
+void Builder::copy() {
+  int64_t t = size("T"), s = size("S"), d = size("D");
+  input("x", {t, d}, false);
+  ints_by("rows", t, [&](int64_t i) { return i >= s || rarely() ? -1 : (i * 7 + 3) % s; });
+  Arg& y = output("y", {s, d}, 1);
+  y.mode = OutMode::kUpdate;
+  fill(y);
+  // A row may be the target of one row of x only: 7 may divide s.
+  Arg& rows = c_.arg("rows");
+  for (size_t i = 0; i < rows.ints.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (rows.ints[j] == rows.ints[i]) rows.ints[i] = -1;
+  c_.fwd_in = {"x", "rows"};
+  c_.fwd_out = {"y"};
+}
+
+}  // namespace wick::ops
