@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "base/threads.h"
 
 namespace wick {
 
@@ -99,18 +100,26 @@ const LoraModule* Adapter::find(const std::string& module) const {
   return nullptr;
 }
 
-void Adapter::merge(const LoraModule& m, std::span<const float> params, float* w) const {
+void Adapter::merge(const LoraModule& m, std::span<const float> params, float* w,
+                    ThreadPool& pool) const {
   const float* a = params.data() + m.a_offset;
   const float* b = params.data() + m.b_offset;
-  std::vector<float> row(static_cast<size_t>(m.in));
-  for (int64_t o = 0; o < m.out; ++o) {
-    std::fill(row.begin(), row.end(), 0.0f);
-    for (int64_t r = 0; r < m.rank; ++r) {
-      float factor = b[o * m.rank + r];
-      for (int64_t i = 0; i < m.in; ++i) row[static_cast<size_t>(i)] += factor * a[r * m.in + i];
+  constexpr int64_t kRows = 16, kColumns = 512;  // of a task; of A, while they are in the caches
+  pool.parallel((m.out + kRows - 1) / kRows, [&](int64_t task) {
+    float sums[kColumns];
+    for (int64_t c = 0; c < m.in; c += kColumns) {
+      const int64_t n = std::min(kColumns, m.in - c);
+      for (int64_t o = task * kRows; o < std::min(m.out, (task + 1) * kRows); ++o) {
+        std::fill_n(sums, n, 0.0f);
+        for (int64_t r = 0; r < m.rank; ++r) {
+          const float factor = b[o * m.rank + r], *from = a + r * m.in + c;
+          for (int64_t i = 0; i < n; ++i) sums[i] += factor * from[i];
+        }
+        float* to = w + o * m.in + c;
+        for (int64_t i = 0; i < n; ++i) to[i] += m.scale * sums[i];
+      }
     }
-    for (int64_t i = 0; i < m.in; ++i) w[o * m.in + i] += m.scale * row[static_cast<size_t>(i)];
-  }
+  });
 }
 
 }  // namespace wick

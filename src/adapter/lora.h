@@ -18,6 +18,8 @@
 
 namespace wick {
 
+class ThreadPool;
+
 // A linear that an adapter may be attached to, as the model names it.
 struct LinearInfo {
   std::string module;  // "model.layers.3.self_attn.q_proj"
@@ -70,7 +72,8 @@ class Adapter {
   int64_t param_count() const { return layout_.size(); }
 
   // w += scale * B A for the module's rows of a weight, in f32. `w` is [out, in].
-  void merge(const LoraModule& module, std::span<const float> params, float* w) const;
+  void merge(const LoraModule& module, std::span<const float> params, float* w,
+             ThreadPool& pool) const;
 
  private:
   void place();

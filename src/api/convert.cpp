@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/threads.h"
 #include "io/safetensors_writer.h"
 #include "model/save.h"
 
@@ -92,6 +93,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   std::vector<float> params;
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 
+  ThreadPool pool(engine.device().threads);
   auto merged = [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
     std::optional<std::vector<float>> values;
     int64_t row = 0;
@@ -100,7 +102,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
           part.tensor.ends_with(".weight") ? adapter.find(module_of(part.tensor)) : nullptr;
       if (module) {
         if (!values) values = m.weights->read_floats(spec);
-        adapter.merge(*module, params, values->data() + row * module->in);
+        adapter.merge(*module, params, values->data() + row * module->in, pool);
       }
       row += part.shape[0];
     }

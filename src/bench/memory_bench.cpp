@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/process.h"
+#include "base/threads.h"
 #include "bench/infer_case.h"
 #include "bench/train_case.h"
 #include "model/random_weights.h"
@@ -100,6 +101,7 @@ void bench_merge(const BenchContext& c) {
   for (const Linear& l : linears)
     largest = std::max(largest, static_cast<size_t>(l.module->in * l.module->out));
   std::vector<float> base(largest), values;
+  ThreadPool pool(c.backend().info().threads);
   fill_random(o.seed, "base", 0.02, DType::kF32, largest,
               reinterpret_cast<std::byte*>(base.data()));
   emit("merge",
@@ -108,7 +110,7 @@ void bench_merge(const BenchContext& c) {
                            for (Linear& l : linears) {
                              const auto size = static_cast<ptrdiff_t>(l.module->in * l.module->out);
                              values.assign(base.begin(), base.begin() + size);
-                             adapter.merge(*l.module, train.start_params(), values.data());
+                             adapter.merge(*l.module, train.start_params(), values.data(), pool);
                              l.merged = narrow(values, dtype);
                            }
                          })),
