@@ -8,11 +8,11 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
@@ -36,6 +36,7 @@ _wick() {
         --epochs) COMPREPLY=(); return ;;
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
+        --skip-below) COMPREPLY=(); return ;;
         --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
         --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
@@ -71,7 +72,7 @@ _wick() {
         --prefill-response) COMPREPLY=(); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
@@ -105,7 +106,7 @@ _wick() {
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
@@ -149,7 +150,7 @@ _wick() {
         -m|--max-tokens) COMPREPLY=(); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
@@ -204,11 +205,11 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;
@@ -232,6 +233,7 @@ _wick() {
         --epochs) COMPREPLY=(); return ;;
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
+        --skip-below) COMPREPLY=(); return ;;
         --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
         --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
@@ -278,7 +280,7 @@ _wick() {
         --baseline) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16 f16" -- "$cur")); return ;;
+        --dtype) COMPREPLY=($(compgen -W "auto f32 bf16" -- "$cur")); return ;;
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
         --seed) COMPREPLY=(); return ;;

@@ -39,6 +39,7 @@ struct TrainOptions {
   bool packing = true;
   int64_t memory_bytes = 0;      // > 0: recompute and smaller micro-batches until it fits
   bool grad_checkpoint = false;  // recompute, whatever the memory
+  double skip_below = 0;         // > 0: less likely tokens are left out of the head's gradient
 
   // The optimizer.
   std::string optimizer = "adamw";

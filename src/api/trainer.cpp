@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 
@@ -43,6 +44,7 @@ void check_options(const TrainOptions& o) {
   in_range("learning-rate", o.learning_rate, 0.0, 10.0);
   in_range("weight-decay", o.weight_decay, 0.0, 10.0);
   in_range("grad-clip", o.grad_clip, 0.0, 1e9);
+  in_range("skip-below", o.skip_below, 0.0, 0.1);
   in_range("beta1", o.beta1, 0.0, 0.999999);
   in_range("beta2", o.beta2, 0.0, 0.9999999);
 }
@@ -207,6 +209,7 @@ void Trainer::Impl::choose_step() {
     s.limits = t.limits;
     s.positions = positions;
     s.recompute = t.recompute;
+    s.skip_below = static_cast<float>(options.skip_below);
     step = std::make_unique<TrainStep>(m.config, *m.weights, *trainable, s);
     f = step->forecast(m.backend());
     forecast.recompute = t.recompute;
@@ -239,15 +242,19 @@ void Trainer::Impl::forecast_time(const Order& order) {
   if (m.backend().peak_gflops(m.weights->compute()) <= 0) return;
   std::vector<Pack> packs;
   const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
+  const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < sampled; ++i)
     for (Pack& pack :
          pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
       packs.push_back(std::move(pack));
+  const std::chrono::duration<double> packing = std::chrono::steady_clock::now() - start;
   const double attended = mean_attended(packs);
   const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
-                         {step->limits(), attended, forecast.recompute, step->micro_flops()});
+                         {step->limits(), attended, forecast.recompute, step->micro_flops(),
+                          static_cast<float>(options.skip_below)});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
-  forecast.step_ms = 1e3 * (packs_per_update * probe.seconds(step->micro_plan(), attended) +
+  forecast.step_ms = 1e3 * (packing.count() / static_cast<double>(sampled) +
+                            packs_per_update * probe.seconds(step->micro_plan(), attended) +
                             probe.update_seconds(trainable->layout.size()));
   double evals = 0;
   if (valid) {
@@ -289,6 +296,7 @@ Json Trainer::Impl::identity() const {
   j["warmup"] = o.warmup;
   j["weight_decay"] = o.weight_decay;
   j["grad_clip"] = o.grad_clip;
+  if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
   return j;

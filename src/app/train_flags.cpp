@@ -137,6 +137,9 @@ void add_train_flags(Args& args, TrainFlags& flags) {
             "Fit the run into this much memory, such as 4GB, by recomputing activations.");
   args.flag("--grad-checkpoint", o.grad_checkpoint,
             "Recompute activations in the backward pass: less memory, more time.");
+  args.number("--skip-below", o.skip_below, "X",
+              "Leave tokens less likely than this out of the head's gradient; 0 is exact.",
+              {.min = 0.0, .max = 0.1});
   args.flag("--resume", o.resume, "Go on from the last checkpoint in --adapter-path.");
 
   args.group("Optimizer");

@@ -72,6 +72,9 @@
 //        hand)
 //   bwd  in  dlogp f32 [M], x, w, targets, lse, dlogp_dx?   out dx? [M, D], dw? [V, D]
 //        dx[m] = dlogp[m] * (w[target] - Σ_v p_v w[v]); dw accumulates or writes; dx writes.
+//        With attr.skip_below > 0 probabilities below it may be zero in all gradients (never in
+//        lse). ref leaves out all of them, a kernel that sees the vocabulary in parts judges by the
+//        sum so far and keeps more, one without the option keeps all.
 //
 // segment_sum  y[s] = Σ_{m: segment[m] = s} weight[m] * x[m]   (segment < 0: left out)
 //   fwd  in  x f32 [M], weight f32 [M], segment i32 [M]     out y f32 [S]
@@ -153,11 +156,14 @@ struct ParamGroup {
   int64_t begin = 0, end = 0;
   float lr_scale = 1.0f, decay_scale = 1.0f;
 };
+struct HeadAttr {
+  float skip_below = 0.0f;  // 0: every probability counts
+};
 struct AdamwAttr {
   std::vector<ParamGroup> groups;  // cover [0, P) in order
 };
 
 using Attr = std::variant<std::monostate, LinearAttr, NormAttr, RopeAttr, AttentionAttr,
-                          GatedActAttr, ScaleAttr, DropoutAttr, AdamwAttr>;
+                          GatedActAttr, ScaleAttr, DropoutAttr, HeadAttr, AdamwAttr>;
 
 }  // namespace wick

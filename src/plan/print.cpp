@@ -28,6 +28,9 @@ struct AttrPrinter {
   }
   void operator()(const ScaleAttr& a) const { out << " factor=" << a.factor; }
   void operator()(const DropoutAttr& a) const { out << " p=" << a.p << " site=" << a.site; }
+  void operator()(const HeadAttr& a) const {
+    if (a.skip_below > 0) out << " skip_below=" << a.skip_below;
+  }
   void operator()(const AdamwAttr& a) const { out << " groups=" << a.groups.size(); }
 };
 

@@ -201,7 +201,7 @@ ValueId Recorder::gather_rows(ValueId x, ValueId rows) {
   return y;
 }
 
-ValueId Recorder::head(ValueId x, ValueId w, ValueId targets) {
+ValueId Recorder::head(ValueId x, ValueId w, ValueId targets, const HeadAttr& attr) {
   require(shape(x)[1] == shape(w)[1] && shape(targets)[0] == shape(x)[0], plan_, Op::kHead,
           {x, w, targets}, "x [M, D], w [V, D], targets [M]");
   int64_t m = shape(x)[0];
@@ -211,7 +211,7 @@ ValueId Recorder::head(ValueId x, ValueId w, ValueId targets) {
     lse = temp("head.lse", {m}, DType::kF32);
     slope = temp("head.dlogp_dx", shape(x), plan_.value(x).dtype);
   }
-  append({Op::kHead, Dir::kForward, {x, w, targets}, {{logp}, {lse}, {slope}}, {}});
+  append({Op::kHead, Dir::kForward, {x, w, targets}, {{logp}, {lse}, {slope}}, attr});
   return logp;
 }
 

@@ -52,7 +52,7 @@ class Recorder {
   ValueId dropout(ValueId x, ValueId keys, float p, uint64_t site);
   ValueId gather_rows(ValueId x, ValueId rows);
   // When training, ∂logp/∂x is made in the forward pass, since the logits are at hand there.
-  ValueId head(ValueId x, ValueId w, ValueId targets);
+  ValueId head(ValueId x, ValueId w, ValueId targets, const HeadAttr& attr = {});
   ValueId segment_sum(ValueId x, ValueId weight, ValueId segment, int64_t segments);
 
   ValueId grad_norm(ValueId grads);

@@ -21,8 +21,9 @@ constexpr int64_t kVocab = 16384;       // more than caches hold
 constexpr int64_t kLeastTokens = 128;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
 constexpr double kUtilisation = 0.5;  // for those estimates
-constexpr double kTimedSeconds = 0.4;
-constexpr int kLeastRuns = 3, kMostRuns = 15;
+constexpr double kTimedSeconds = 0.8;
+constexpr int kLeastRuns = 3, kMostRuns = 40;
+constexpr double kRare = 2;  // times the median: a duration that is left out
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -164,6 +165,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
 
   StepOptions options;
   options.recompute = run.recompute;
+  options.skip_below = run.skip_below;
   std::unique_ptr<TrainStep> step;
   const double rate = flops_per_second(backend, weights.compute());
   for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
@@ -179,34 +181,45 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
 
   const Plan& plan = step->micro_plan();
   std::vector<std::vector<double>> samples(plan.steps.size());
-  std::vector<double> updates;
+  std::vector<double> wholes, updates;
   AdamwSettings settings;
   step->accumulate_timed(pack, 1.0f);
   step->update(settings);
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < kMostRuns; ++i) {
     if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
+    Clock::time_point before = Clock::now();
     const std::vector<double> seconds = step->accumulate_timed(pack, 1.0f);
+    wholes.push_back(seconds_since(before));
     for (size_t s = 0; s < seconds.size(); ++s) samples[s].push_back(seconds[s]);
-    const Clock::time_point before = Clock::now();
+    before = Clock::now();
     step->update(settings);
     updates.push_back(seconds_since(before));
   }
   const double attended = mean_attended({&pack, 1});
+  double sum = 0;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     if (samples[s].empty()) continue;  // a device that cannot time its steps
-    const double seconds = median(samples[s]), units = units_of(plan, plan.steps[s], attended);
-    for (Rate* r : {&by_kind_[kind_of(plan, plan.steps[s])], &by_op_[op_of(plan.steps[s])]}) {
-      r->seconds += seconds;
-      r->units += units;
-    }
-    all_.seconds += seconds;
-    all_.units += step_flops(plan, plan.steps[s]);
+    const double seconds = median(samples[s]);
+    rates_.add(plan, plan.steps[s], attended, seconds);
+    sum += seconds;
   }
-  update_ = {median(updates), static_cast<double>(trained.layout.size())};
+  // What lies between the steps, and delays that medians do not see.
+  if (sum > 0) rates_.scale(steady_mean(wholes) / sum);
+  update_rate_ = steady_mean(updates) / static_cast<double>(trained.layout.size());
 }
 
-double SpeedProbe::seconds(const Plan& plan, double attended) const {
+void StepRates::add(const Plan& plan, const Step& step, double attended, double seconds) {
+  const double units = units_of(plan, step, attended);
+  for (Rate* r : {&by_kind_[kind_of(plan, step)], &by_op_[op_of(step)]}) {
+    r->seconds += seconds;
+    r->units += units;
+  }
+  all_.seconds += seconds;
+  all_.units += step_flops(plan, step);
+}
+
+double StepRates::seconds(const Plan& plan, double attended) const {
   double sum = 0;
   for (const Step& step : plan.steps) {
     const double units = units_of(plan, step, attended);
@@ -219,11 +232,19 @@ double SpeedProbe::seconds(const Plan& plan, double attended) const {
     else if (all_.units > 0)
       sum += step_flops(plan, step) * all_.seconds / all_.units;
   }
-  return sum;
+  return factor_ * sum;
 }
 
-double SpeedProbe::update_seconds(int64_t params) const {
-  return update_.units > 0 ? static_cast<double>(params) * update_.seconds / update_.units : 0;
+double steady_mean(std::span<const double> seconds) {
+  if (seconds.empty()) return 0;
+  const double most = kRare * median({seconds.begin(), seconds.end()});
+  double sum = 0, count = 0;
+  for (double s : seconds) {
+    if (s > most) continue;
+    sum += s;
+    count += 1;
+  }
+  return sum / count;
 }
 
 }  // namespace wick

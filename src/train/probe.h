@@ -9,11 +9,35 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 
 #include "train/step.h"
 
 namespace wick {
+
+// Seconds per unit of work by kind of step, from steps that were timed.
+class StepRates {
+ public:
+  // `attended`: rows that a token attends to, on average.
+  void add(const Plan& plan, const Step& step, double attended, double seconds);
+  // A factor on all of them: what the steps' own times leave out.
+  void scale(double factor) { factor_ *= factor; }
+  // Of one run of a plan. A kind that was not timed goes by its op, an op by all of them.
+  double seconds(const Plan& plan, double attended) const;
+
+ private:
+  struct Rate {
+    double seconds = 0, units = 0;
+  };
+  std::map<std::string, Rate> by_kind_, by_op_;
+  Rate all_;
+  double factor_ = 1;
+};
+
+// The mean of durations without those that something else on the machine made long: a run meets
+// the common delays as often as they were met here, the rare ones seldom enough.
+double steady_mean(std::span<const double> seconds);
 
 class SpeedProbe {
  public:
@@ -23,6 +47,7 @@ class SpeedProbe {
     double attended = 1;  // rows that a token attends to, on average
     bool recompute = false;
     double flops = 0;  // of one pack
+    float skip_below = 0;
   };
 
   // `weights` and `trainable` are asked for types and sizes only.
@@ -30,19 +55,16 @@ class SpeedProbe {
              const Trainable& trainable, const Case& run);
 
   // Of one run of a plan recorded from the same config.
-  double seconds(const Plan& plan, double attended) const;
+  double seconds(const Plan& plan, double attended) const { return rates_.seconds(plan, attended); }
   // Of one update of that many trained numbers.
-  double update_seconds(int64_t params) const;
+  double update_seconds(int64_t params) const { return static_cast<double>(params) * update_rate_; }
 
  private:
-  struct Rate {
-    double seconds = 0, units = 0;
-  };
   void measure(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
                const Trainable& trainable, const Case& run);
 
-  std::map<std::string, Rate> by_kind_, by_op_;
-  Rate all_, update_;
+  StepRates rates_;
+  double update_rate_ = 0;  // seconds per trained number
 };
 
 // Rows that a token of these packs attends to, on average.

@@ -3,12 +3,13 @@
 
 namespace wick {
 
-TargetTail record_targets(DecoderPlan& plan, int64_t targets) {
+TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr) {
   Recorder& r = plan.recorder();
   TargetTail tail;
   tail.rows = r.feed("rows", {targets}, DType::kI32);
   tail.targets = r.feed("targets", {targets}, DType::kI32);
-  tail.logp = r.head(r.gather_rows(plan.hidden(), tail.rows), plan.head_weight(), tail.targets);
+  tail.logp =
+      r.head(r.gather_rows(plan.hidden(), tail.rows), plan.head_weight(), tail.targets, attr);
   return tail;
 }
 

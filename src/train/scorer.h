@@ -15,7 +15,7 @@ struct TargetTail {
   ValueId rows = kNone, targets = kNone;
   ValueId logp = kNone;  // f32 [M]
 };
-TargetTail record_targets(DecoderPlan& plan, int64_t targets);
+TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr = {});
 void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail, const Pack& pack);
 
 class Scorer {

@@ -50,7 +50,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   o.recompute = options.recompute;
   o.source = trainable_.source();
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
-  tail_ = record_targets(*micro_, options.limits.targets);
+  tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
     Shape m{options.limits.targets};

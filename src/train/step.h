@@ -40,6 +40,7 @@ struct StepOptions {
   PackLimits limits;
   int64_t positions = 0;  // above every position in the data
   bool recompute = false;
+  float skip_below = 0;  // HeadAttr's
 };
 
 struct StepForecast {

@@ -5,7 +5,11 @@
 //
 // Logits exist for one stretch of rows and of the vocabulary at a time; a running maximum and sum
 // per row, as in attention, make w pass through the caches once per stretch of rows. Ignored rows
-// are left out before anything is multiplied.
+// are left out before anything is multiplied; with skip_below, so are blocks of the vocabulary that
+// no row gives a share to.
+#include <atomic>
+#include <bit>
+
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
@@ -101,6 +105,37 @@ void softmax_row(float* logits, int64_t words, float* most, float* total, float*
   *most = new_most;
 }
 
+constexpr int64_t kSkipped = 32;  // words in a block that is multiplied or not
+static_assert(kWords / kSkipped == 32, "a bit for each block of a stretch");
+
+// Clears what is below `least`; a bit for each block that has something left.
+uint32_t clear_small(float* p, int64_t words, float least) {
+  uint32_t left = 0;
+  for (int64_t j = 0; j < words; j += kSkipped) {
+    VF any = hn::Zero(df);
+    for (int64_t i = j; i < std::min(words, j + kSkipped); i += kLanes) {
+      const int64_t n = words - i;
+      VF v = load_part(p + i, n);
+      v = hn::IfThenElseZero(hn::Ge(v, set(least)), v);
+      store_part(v, p + i, n);
+      any = hn::Max(any, v);
+    }
+    if (max_lanes(any) > 0) left |= uint32_t{1} << (j / kSkipped);
+  }
+  return left;
+}
+
+// f(first, last) for each run of set bits, in words.
+template <typename F>
+void for_runs(uint32_t blocks, int64_t words, const F& f) {
+  while (blocks != 0) {
+    const int first = std::countr_zero(blocks), length = std::countr_one(blocks >> first);
+    f(first * kSkipped, std::min(words, (first + length) * kSkipped));
+    if (first + length >= 32) return;
+    blocks &= ~uint32_t{0} << (first + length);
+  }
+}
+
 // Row m of `slope` is w[target] - sums * factor.
 void finish_row(const Operand& w, int64_t target, const float* sums, float factor,
                 const Operand& slope, int64_t m) {
@@ -127,6 +162,7 @@ void head_fwd(const StepArgs& args) {
   const Operand slope = args.out.size() > 2 ? args.out[2] : Operand{};
   const int64_t m = x.rows, d = x.cols, v = w.rows;
   const Work work(m, v, d, args.scratch);
+  const float skip_below = attr<HeadAttr>(*args.step).skip_below;
   ThreadPool& pool = *args.pool;
   for (int64_t i = 0; i < m; ++i)
     if (targets.as<const int32_t>()[i] < 0) {
@@ -141,10 +177,12 @@ void head_fwd(const StepArgs& args) {
     gather_x(pool, x, which, rows, work.x);
     std::fill_n(work.most, rows, kNoScore);
     std::fill_n(work.total, rows, 0.0f);
+    if (slope && skip_below > 0) std::fill_n(work.sums, rows * d, 0.0f);
     for (int64_t v0 = 0; v0 < v; v0 += kWords) {
       const int64_t words = std::min(kWords, v - v0);
       gemm(pool, rows, words, d, {work.x, d}, words_of(w, v0, true), {work.logits, words},
            work.product);
+      std::atomic<uint32_t> kept_blocks{0};
       parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
         for (int64_t r = a; r < b; ++r) {
           float* logits = work.logits + r * words;
@@ -152,9 +190,17 @@ void head_fwd(const StepArgs& args) {
           if (target >= 0 && target < words) work.chosen[r] = logits[target];
           softmax_row(logits, words, work.most + r, work.total + r,
                       slope ? work.sums + r * d : nullptr, d);
+          if (slope && skip_below > 0)
+            kept_blocks.fetch_or(clear_small(logits, words, skip_below * work.total[r]),
+                                 std::memory_order_relaxed);
         }
       });
-      if (slope)
+      if (slope && skip_below > 0)
+        for_runs(kept_blocks.load(), words, [&](int64_t first, int64_t last) {
+          gemm(pool, rows, d, last - first, {work.logits + first, words},
+               words_of(w, v0 + first, false), {work.sums, d, 1.0f, true}, work.product);
+        });
+      else if (slope)
         gemm(pool, rows, d, words, {work.logits, words}, words_of(w, v0, false),
              {work.sums, d, 1.0f, v0 > 0}, work.product);
     }
@@ -176,11 +222,14 @@ size_t head_fwd_scratch(const StepArgs& args, int) {
 }
 
 // logits -> dlogp * (1[target] - p), the gradient of the logits.
-void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t target) {
+void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t target,
+                  float skip_below) {
   const VF g = set(-dlogp), shift = set(lse);
   for (int64_t j = 0; j < words; j += kLanes) {
     const int64_t n = words - j;
-    store_part(hn::Mul(g, exp_small(hn::Sub(load_part(logits + j, n), shift))), logits + j, n);
+    VF p = exp_small(hn::Sub(load_part(logits + j, n), shift));
+    p = hn::IfThenZeroElse(hn::Lt(p, set(skip_below)), p);
+    store_part(hn::Mul(g, p), logits + j, n);
   }
   if (target >= 0 && target < words) logits[target] += dlogp;
 }
@@ -230,7 +279,8 @@ void head_bwd(const StepArgs& args) {
         for (int64_t r = a; r < b; ++r) {
           const int32_t i = which[r];
           gradient_row(work.logits + r * words, words, lse.as<const float>()[i],
-                       dlogp.as<const float>()[i], target_of[i] - v0);
+                       dlogp.as<const float>()[i], target_of[i] - v0,
+                       attr<HeadAttr>(*args.step).skip_below);
         }
       });
       if (make_dx)

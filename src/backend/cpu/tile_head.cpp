@@ -5,7 +5,10 @@
 // A stretch of up to 512 supervised rows meets the vocabulary in chunks. Logits of a chunk are
 // blocks of sums in f32. Each row keeps a reference near its running maximum, the sum of
 // e^(logit - reference), and, for dlogp_dx, that sum weighted by the rows of w; the reference
-// moves, and what was summed is rescaled, only when a logit passes it by more than kSlack.
+// moves, and what was summed is rescaled, only when a logit passes it by more than kSlack. With
+// skip_below, terms below that share of the sum so far are zero, and a chunk without others is not
+// multiplied; chunks are small then.
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -23,7 +26,8 @@
 namespace wick::cpu {
 namespace {
 
-constexpr int64_t kWords = 1024;  // of the vocabulary in a chunk
+constexpr int64_t kWords = 1024;    // of the vocabulary in a chunk
+constexpr int64_t kFewWords = 256;  // where chunks may be left out
 constexpr float kSlack = 8.0f;
 constexpr int64_t kSums = 1024;  // elements of one block of sums
 
@@ -148,6 +152,26 @@ void sum_exponentials(const Half& h, bool keep) {
   for (int i = 0; i < 16; ++i) h.work.total[h.row() + i] += _mm512_reduce_add_ps(sum[i]);
 }
 
+// Clears packed terms below `share` of their row's total, and rows from `rows` on; whether any is
+// left. Terms are not negative, so their bits order as they do.
+bool clear_small(const Half& h, float share, int64_t rows) {
+  __m512i any = _mm512_setzero_si512();
+  for (int64_t i = 0; i < 16; ++i) {
+    const bool counts = i < rows;
+    const float least = counts ? share * h.work.total[h.row() + i] : 0;
+    const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(to_bf16(least).bits));
+    for (int64_t panel = 0; panel * 32 < h.words; ++panel) {
+      char* at = h.packed(panel) + i * 64;
+      const __m512i v = _mm512_load_si512(at);
+      const __mmask32 stays = counts ? _mm512_cmpge_epu16_mask(v, bits) : 0;
+      const __m512i left = _mm512_maskz_mov_epi16(stays, v);
+      _mm512_store_si512(at, left);
+      any = _mm512_or_si512(any, left);
+    }
+  }
+  return _mm512_test_epi32_mask(any, any) != 0;
+}
+
 // Multiplies what 16 rows have summed over w by a factor each.
 void rescale_sums(const Half& h, int64_t d, const float* factor) {
   for (int64_t panel = 0; panel < tile_blocks(d); ++panel) {
@@ -163,7 +187,8 @@ void rescale_sums(const Half& h, int64_t d, const float* factor) {
 // logits -> dlogp * (1[target] - p), as bf16 rows and as a right operand. `target` < 0 or >= words:
 // in another chunk.
 void gradients(const Half& h, const float* lse, const float* dlogp, const int64_t* target,
-               int64_t rows, int64_t row_words, bool pack) {
+               int64_t rows, int64_t row_words, float skip_below, bool pack) {
+  const __m512 least = _mm512_set1_ps(skip_below);
   for (int64_t panel = 0; panel * 32 < h.words; ++panel) {
     const float* at = h.logits(panel);
     char* packed = pack ? h.packed(panel) : nullptr;
@@ -174,6 +199,8 @@ void gradients(const Half& h, const float* lse, const float* dlogp, const int64_
                    g = _mm512_set1_ps(counts ? dlogp[i] : 0);
       __m512 e0 = exp_f32(_mm512_sub_ps(_mm512_load_ps(at + i * 16), shift));
       __m512 e1 = exp_f32(_mm512_sub_ps(_mm512_load_ps(at + 256 + i * 16), shift));
+      e0 = _mm512_mask_mov_ps(e0, _mm512_cmp_ps_mask(e0, least, _CMP_LT_OQ), _mm512_setzero_ps());
+      e1 = _mm512_mask_mov_ps(e1, _mm512_cmp_ps_mask(e1, least, _CMP_LT_OQ), _mm512_setzero_ps());
       const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
       const auto place = static_cast<int>(counts && target[i] / 32 == panel && target[i] >= 0 &&
                                                   target[i] < h.words
@@ -283,6 +310,7 @@ struct Pass {
   const Unit& unit;
   const Operand &x, &w, &targets;
   const Work& work;
+  int64_t chunk_words = kWords;
   const int32_t* which = nullptr;  // the stretch's rows
   int64_t rows = 0, blocks = 0, first = 0;
 
@@ -301,8 +329,8 @@ struct Pass {
       const Streamed left(rows, d, work.left);
       pack_left(pool, picked, 0, rows, left);
       begin();
-      for (int64_t v0 = 0; v0 < w.rows; v0 += kWords) {
-        const int64_t words = std::min(kWords, w.rows - v0);
+      for (int64_t v0 = 0; v0 < w.rows; v0 += chunk_words) {
+        const int64_t words = std::min(chunk_words, w.rows - v0);
         const char* tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) * kBlockBytes;
         if (needs_tiles(w)) {
           make_tiles(v0, words);
@@ -403,12 +431,21 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
     if (lse) lse.as<float>()[i] = 0;
     if (slope) std::memset(row_of(slope, i), 0, static_cast<size_t>(d) * 2);
   }
-  Pass pass{pool, unit, x, w, targets, work};
-  auto begin = [&] { std::fill_n(work.total, pass.blocks * 32, 0.0f); };
+  const float skip_below = attr<HeadAttr>(*args.step).skip_below;
+  const bool skips = keep && skip_below > 0;
+  Pass pass{pool, unit, x, w, targets, work, skips ? kFewWords : kWords};
+  auto begin = [&] {
+    std::fill_n(work.total, pass.blocks * 32, 0.0f);
+    if (skips) std::fill_n(work.sums, tile_blocks(d) * pass.blocks * kSums, 0.0f);
+  };
   auto chunk = [&](int64_t v0, int64_t words, const char* tiles) {
     const Streamed weights(pass.rows, words, work.weights);
-    pass.for_halves(weights, words, [&](const Half& h) { take_chunk(h, pass, v0, keep); });
-    if (keep) pass.add_weighted(weights, tiles, v0 > 0);
+    std::atomic<bool> any{!skips};
+    pass.for_halves(weights, words, [&](const Half& h) {
+      take_chunk(h, pass, v0, keep);
+      if (skips && clear_small(h, skip_below, pass.rows - h.row())) any = true;
+    });
+    if (keep && any) pass.add_weighted(weights, tiles, skips || v0 > 0);
   };
   auto end = [&] {
     pass.for_halves({}, 0, [&](const Half& h) {
@@ -476,7 +513,7 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
         g[i] = dlogp.as<const float>()[m];
         target[i] = target_of[m] - v0;
       }
-      gradients(h, shift, g, target, rows, words, make_dx);
+      gradients(h, shift, g, target, rows, words, attr<HeadAttr>(*args.step).skip_below, make_dx);
     });
     if (make_dx) pass.add_weighted(weights, tiles, v0 > 0);
     if (!dw) return;

@@ -22,8 +22,11 @@ std::vector<Sum<S>> row_logits(const In<S>& x, int64_t m, const In<S>& w) {
 
 // ∂logp/∂logits = onehot(target) - p, in place of the logits.
 template <class X>
-void to_gradient(std::vector<X>& logits, X lse, int32_t target) {
-  for (X& z : logits) z = -std::exp(z - lse);
+void to_gradient(std::vector<X>& logits, X lse, int32_t target, double skip_below) {
+  for (X& z : logits) {
+    z = -std::exp(z - lse);
+    if (-real_part(z) < skip_below) z = 0;
+  }
   logits[static_cast<size_t>(target)] += X(1);
 }
 
@@ -42,6 +45,7 @@ void head_fwd(const StepArgs& args) {
   In<S> x(args.in[0]), w(args.in[1]);  // [M, D], [V, D]
   Ints targets(args.in[2]);
   Out<S> logp(args, 0), lse(args, 1), dlogp_dx(args, 2);  // [M], [M], [M, D]
+  const double skip_below = static_cast<double>(attr<HeadAttr>(*args.step).skip_below);
   for (int64_t m = 0; m < x.rows; ++m) {
     if (targets[m] < 0) {
       logp.put(m, 0);
@@ -58,7 +62,7 @@ void head_fwd(const StepArgs& args) {
     logp.put(m, logits[static_cast<size_t>(targets[m])] - row_lse);
     if (lse) lse.put(m, row_lse);
     if (dlogp_dx) {
-      to_gradient(logits, row_lse, targets[m]);
+      to_gradient(logits, row_lse, targets[m], skip_below);
       for (int64_t d = 0; d < x.cols; ++d) dlogp_dx.put(m, d, through_weights<S>(logits, w, d));
     }
   }
@@ -70,6 +74,7 @@ void head_bwd(const StepArgs& args) {
   Ints targets(args.in[3]);
   In<S> lse(args.in[4]), dlogp_dx(args.in[5]);  // [M], [M, D]
   Out<S> dx(args, 0), dw(args, 1);              // [M, D], [V, D]
+  const double skip_below = static_cast<double>(attr<HeadAttr>(*args.step).skip_below);
   std::vector<Sum<S>> dw_sum(static_cast<size_t>(dw ? dw.rows * dw.cols : 0));
   for (int64_t m = 0; m < x.rows; ++m) {
     if (targets[m] < 0) {
@@ -79,7 +84,7 @@ void head_bwd(const StepArgs& args) {
     std::vector<Sum<S>> g;
     if (dw || !dlogp_dx) {
       g = row_logits(x, m, w);
-      to_gradient(g, lse[m], targets[m]);
+      to_gradient(g, lse[m], targets[m], skip_below);
     }
     for (int64_t d = 0; dx && d < x.cols; ++d) {
       dx.put(m, d, dlogp[m] * (dlogp_dx ? dlogp_dx(m, d) : through_weights<S>(g, w, d)));

@@ -115,6 +115,7 @@ TEST(CpuBench, DISABLED_Head) {
     Matrix x = normal(rng, m, d), w = normal(rng, v, d, 0.1f);
     bench(cat("head_fwd M ", m, " V ", v, " D ", d), 4.0 * static_cast<double>(m * v * d),
           {.op = Op::kHead,
+           .attr = HeadAttr{},
            .in = {x, w, integers(targets)},
            .out = {normal(rng, 1, m), normal(rng, 1, m), normal(rng, m, d)}});
   }

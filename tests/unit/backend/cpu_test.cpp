@@ -338,6 +338,7 @@ TEST(CpuHead, BothWays) {
     for (DType dtype : {DType::kF32, DType::kF16}) {
       Matrix w = normal(rng, v, d, 0.5f, dtype);
       Call forward{.op = Op::kHead,
+                   .attr = HeadAttr{},
                    .in = {x, w, t},
                    .out = {normal(rng, 1, m), normal(rng, 1, m), normal(rng, m, d)}};
       check_call("head_fwd", forward);
@@ -349,6 +350,7 @@ TEST(CpuHead, BothWays) {
           check_call("head_bwd",
                      {.op = Op::kHead,
                       .dir = Dir::kBackward,
+                      .attr = HeadAttr{},
                       .in = {normal(rng, 1, m), x, w, t, y[1], with_slope ? y[2] : absent()},
                       .out = {normal(rng, m, d), normal(rng, v, d)},
                       .modes = {kWrite, mode}});
@@ -357,9 +359,33 @@ TEST(CpuHead, BothWays) {
   check_call("head_bwd with every row ignored",
              {.op = Op::kHead,
               .dir = Dir::kBackward,
+              .attr = HeadAttr{},
               .in = {normal(rng, 1, 2), normal(rng, 2, 5), normal(rng, 7, 5), integers({-1, -1}),
                      normal(rng, 1, 2), absent()},
               .out = {normal(rng, 2, 5), normal(rng, 7, 5)}});
+}
+
+// In one stretch of the vocabulary no probability is kept beyond those that count.
+TEST(CpuHead, WithoutSmallProbabilities) {
+  Rng rng(11);
+  for (auto [m, v, d] : {std::array<int64_t, 3>{5, 37, 9}, {40, 1000, 70}, {9, 513, 8}})
+    for (float below : {0.001f, 0.05f, 0.9f}) {
+      std::vector<int32_t> targets;
+      for (int64_t i = 0; i < m; ++i)
+        targets.push_back(i % 3 == 1 ? -1 : static_cast<int32_t>(rng.below(v)));
+      Matrix x = normal(rng, m, d), t = integers(targets), w = normal(rng, v, d, 0.5f);
+      Call forward{.op = Op::kHead,
+                   .attr = HeadAttr{below},
+                   .in = {x, w, t},
+                   .out = {normal(rng, 1, m), normal(rng, 1, m), normal(rng, m, d)}};
+      check_call("head_fwd", forward);
+      std::vector<Matrix> y = run_ref(forward);
+      check_call("head_bwd", {.op = Op::kHead,
+                              .dir = Dir::kBackward,
+                              .attr = HeadAttr{below},
+                              .in = {normal(rng, 1, m), x, w, t, y[1], absent()},
+                              .out = {normal(rng, m, d), normal(rng, v, d)}});
+    }
 }
 
 TEST(CpuOptimizer, NormAndUpdate) {

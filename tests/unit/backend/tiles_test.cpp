@@ -371,7 +371,7 @@ TEST(Tiles, Head) {
         check(cat("head_fwd ", m, " ", v, " ", d),
               {Op::kHead,
                Dir::kForward,
-               {},
+               HeadAttr{},
                {head.x, head.w, head.targets},
                {Grid(1, m, kF32), Grid(1, m, kF32), keep ? Grid(m, d, kBF16) : Grid()}},
               {logp, lse, slope});
@@ -398,16 +398,39 @@ TEST(Tiles, Head) {
           check(cat("head_bwd ", m, " ", v, " ", d),
                 {Op::kHead,
                  Dir::kBackward,
-                 {},
+                 HeadAttr{},
                  in,
                  {mode == OutMode::kWrite ? Grid(m, d, kBF16) : Grid(), dw},
                  mode},
                 {dx, want_dw}, 0.04);
-          check("head_bwd dx", {Op::kHead, Dir::kBackward, {}, in, {Grid(m, d, kBF16), Grid()}},
+          check("head_bwd dx",
+                {Op::kHead, Dir::kBackward, HeadAttr{}, in, {Grid(m, d, kBF16), Grid()}},
                 {dx, want_dw}, 0.04);
         }
       }
     }
+}
+
+// In one chunk of the vocabulary no probability is kept beyond those that count.
+TEST(Tiles, HeadWithoutSmallProbabilities) {
+  Rng rng(7);
+  for (auto [m, v, d] : {std::array<int64_t, 3>{37, 200, 40}, {20, 100, 130}}) {
+    constexpr float kBelow = 0.02f;
+    Head head(rng, m, v, d, true, 1.0f);
+    auto logp = [&](int64_t, int64_t c) { return head.logp[c]; };
+    auto lse = [&](int64_t, int64_t c) { return head.lse[c]; };
+    Head kept = head;
+    for (std::vector<double>& row : kept.p)
+      for (double& p : row) p = p < kBelow ? 0 : p;
+    auto slope = [&](int64_t r, int64_t c) { return kept.slope(r, c); };
+    check("head_fwd without small probabilities",
+          {Op::kHead,
+           Dir::kForward,
+           HeadAttr{kBelow},
+           {head.x, head.w, head.targets},
+           {Grid(1, m, kF32), Grid(1, m, kF32), Grid(m, d, kBF16)}},
+          {logp, lse, slope}, 0.05);
+  }
 }
 
 }  // namespace
