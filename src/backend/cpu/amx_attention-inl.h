@@ -57,6 +57,11 @@ struct Heads {
         window(a.window) {}
 };
 
+// The lowest and highest first key, and one past the last, that rows of a tile or a pair see.
+struct Bounds {
+  int32_t low_min, low_max, high_min, high_max;
+};
+
 // Hands out stretches of scratch, each on a cache line of its own.
 class Carve {
  public:
@@ -108,6 +113,15 @@ inline Vec exp2_v(Vec x) {
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93151295e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(p, x);  // takes the floor of x itself
+}
+
+// The lanes whose row sees key j; all where nothing is masked.
+template <bool Masked>
+inline __mmask16 inside(__m512i low, __m512i high, int64_t j) {
+  if constexpr (!Masked) return 0xffff;
+  const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(j));
+  return _mm512_mask_cmp_epi32_mask(_mm512_cmp_epi32_mask(low, at, _MM_CMPINT_LE), at, high,
+                                    _MM_CMPINT_LT);
 }
 
 // Dwords [16][16].

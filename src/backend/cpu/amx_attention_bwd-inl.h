@@ -36,10 +36,6 @@ struct Wants {
   bool dq, dk, dv;
 };
 
-struct Bounds {
-  int32_t low_min, low_max, high_min, high_max;
-};
-
 // Whole steps of rows, so that chunks keep the grid of the sums.
 int64_t chunk_positions(const Heads& h) { return most(1, kRows / h.group / kStep) * kStep; }
 int64_t owned_keys(int64_t tokens) { return least(up(tokens, kOwned), kMostKeys); }
@@ -187,14 +183,6 @@ void make_cell(const Work& w, const Heads& h, const Cell& c, std::byte* stage) {
   multiply<2, false>(k, q, h.steps, stage, 2 * kTileSize, kTileSize);
   multiply<2, false>(v, dy, h.steps, stage + 4 * kTileSize, 2 * kTileSize, kTileSize);
   memory_fence();
-}
-
-template <bool Masked>
-inline __mmask16 inside(__m512i low, __m512i high, int64_t j) {
-  if constexpr (!Masked) return 0xffff;
-  const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(j));
-  return _mm512_mask_cmp_epi32_mask(_mm512_cmp_epi32_mask(low, at, _MM_CMPINT_LE), at, high,
-                                    _MM_CMPINT_LT);
 }
 
 // p and ds of the 16 keys `tile` of a cell. `j0` is the first key of the block, `first_row` its

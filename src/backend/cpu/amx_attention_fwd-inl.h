@@ -43,10 +43,6 @@ struct Sums {
   float *top, *total;
 };
 
-struct Bounds {
-  int32_t low_min, low_max, high_min, high_max;
-};
-
 int64_t chunk_positions(const Heads& h) { return most(1, kRows / h.group); }
 int64_t chunk_tiles(const Heads& h, int64_t positions) {
   return up(positions * h.group, kTile) / kTile;
@@ -173,14 +169,6 @@ void make_scores(const Work& w, const Heads& h, const Pair& p, int64_t from, int
       multiply<1, false>(k, q, h.steps, c, kTileSize, kScores);
   }
   memory_fence();
-}
-
-template <bool Masked>
-inline __mmask16 inside(__m512i low, __m512i high, int64_t j) {
-  if constexpr (!Masked) return 0xffff;
-  const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(j));
-  return _mm512_mask_cmp_epi32_mask(_mm512_cmp_epi32_mask(low, at, _MM_CMPINT_LE), at, high,
-                                    _MM_CMPINT_LT);
 }
 
 // Scores of one tile of rows into probabilities relative to the running maximum, rounded and as the

@@ -6,7 +6,7 @@
 // A's panels hold `mr` rows as [K][mr], B's hold `nr` columns as [K][nr]. The sum over K runs in
 // order inside blocks whose length depends on K alone, and the blocks' sums are added in order: an
 // element of C has the same bits whatever M, N, its place, or the number of threads.
-// Declared here for each target, defined in gemm.cpp.
+// Declared here for each target, defined in gemm.cpp and gemm_pack.cpp.
 
 #if defined(WICK_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WICK_CPU_GEMM_INL_H_
@@ -29,6 +29,7 @@ constexpr int64_t kMaxRows = 12;
 constexpr int64_t kMaxRows = 6;
 #endif
 constexpr int64_t kMaxCols = 2 * kLanes;
+constexpr int64_t kSkinnyCols = 4 * kLanes;  // of N, and fewer: B is one panel of that width
 
 // Panels of equal height for M rows, so that 16 rows are 8 + 8 and not 14 + 2.
 HWY_INLINE int64_t panel_rows(int64_t m) {
@@ -65,7 +66,8 @@ struct MatC {
 // Rows [m, m + rows) and steps [k, k + depth) of A as one panel of height `mr` >= rows.
 void pack_a(const MatA& a, int64_t m, int64_t rows, int64_t mr, int64_t k, int64_t depth,
             float* to);
-// Columns [n, n + cols) and steps [k, k + depth) of B as one panel of width kLanes or kMaxCols.
+// Columns [n, n + cols) and steps [k, k + depth) of B as one panel of width kLanes or kMaxCols,
+// or up to kSkinnyCols.
 void pack_b(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
             float* to);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product's inner kernel, packing and blocking. Bound by multiply-adds: a tile of 14 x 32
-// (AVX-512) does 28 per 16 loads; packing costs about 0.3 cycles an element and is repaid over the
-// other matrix's extent. Reaches 78 to 88 % of one core's peak for 512 rows and K, N of 256 to 4864
+// The product's inner kernel and blocking. Bound by multiply-adds: a tile of 14 x 32 (AVX-512) does
+// 28 per 16 loads. Reaches 78 to 88 % of one core's peak for 512 rows and K, N of 256 to 4864
 // (Emerald Rapids, AVX-512, 2026-11).
 #include "backend/cpu/rungs.h"
 
@@ -12,7 +11,6 @@
 #include <hwy/cache_control.h>
 
 #include "backend/cpu/gemm-inl.h"
-#include "backend/cpu/quant-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
@@ -25,11 +23,10 @@ constexpr int64_t kBlockDepth = 1024;
 #else
 constexpr int64_t kBlockDepth = 256;
 #endif
-constexpr int64_t kPackDepth = 1536;         // of K packed at a time
-constexpr int64_t kPackRows = 2048;          // of M packed at a time
-constexpr int64_t kSkinnyCols = 4 * kLanes;  // of N, and fewer: see skinny_rows
-constexpr int64_t kPackElements = 1 << 20;   // of B packed at a time
-constexpr int64_t kWideRows = 512;           // of M at a time, where a bf16 C is summed in f32
+constexpr int64_t kPackDepth = 1536;        // of K packed at a time
+constexpr int64_t kPackRows = 2048;         // of M packed at a time
+constexpr int64_t kPackElements = 1 << 20;  // of B packed at a time
+constexpr int64_t kWideRows = 512;          // of M at a time, where a bf16 C is summed in f32
 
 // Blocks of equal depth: the order of a sum over K, so a function of K alone.
 int64_t block_depth(int64_t k) {
@@ -72,97 +69,6 @@ int64_t b_elements(int64_t n, int64_t k) {
 // Of C in f32, where C is bf16 and its sums are made in more than one block of K.
 int64_t wide_elements(int64_t m, int64_t n, int64_t k, DType c) {
   return c == DType::kF32 || k <= block_depth(k) ? 0 : round_up(std::min(m, kWideRows) * n, 16);
-}
-
-// 4 consecutive elements of each of kLanes rows, turned: out[i] holds element i of every row.
-template <typename T>
-HWY_INLINE void load_turned(const T* const* rows, int64_t at, VF* HWY_RESTRICT out) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int i = 0; i < 4; ++i) out[i] = load(rows[0] + at + i);
-#else
-  const hn::CappedTag<float, 4> d4;
-  VF v[4];
-  for (int j = 0; j < 4; ++j) {
-    if constexpr (kLanes == 4) {
-      v[j] = load_as(df, rows[j] + at);
-    } else if constexpr (kLanes == 8) {
-      v[j] = hn::Combine(df, load_as(d4, rows[4 + j] + at), load_as(d4, rows[j] + at));
-    } else {
-#if HWY_TARGET == HWY_AVX3
-      const hn::CappedTag<float, 8> d8;
-      v[j] = hn::Combine(
-          df, hn::Combine(d8, load_as(d4, rows[12 + j] + at), load_as(d4, rows[8 + j] + at)),
-          hn::Combine(d8, load_as(d4, rows[4 + j] + at), load_as(d4, rows[j] + at)));
-#endif
-    }
-  }
-  const hn::RepartitionToWide<DF> dw;
-  VF low01 = hn::InterleaveLower(df, v[0], v[1]), high01 = hn::InterleaveUpper(df, v[0], v[1]);
-  VF low23 = hn::InterleaveLower(df, v[2], v[3]), high23 = hn::InterleaveUpper(df, v[2], v[3]);
-  auto wide = [dw](VF x) HWY_ATTR { return hn::BitCast(dw, x); };
-  out[0] = hn::BitCast(df, hn::InterleaveLower(dw, wide(low01), wide(low23)));
-  out[1] = hn::BitCast(df, hn::InterleaveUpper(dw, wide(low01), wide(low23)));
-  out[2] = hn::BitCast(df, hn::InterleaveLower(dw, wide(high01), wide(high23)));
-  out[3] = hn::BitCast(df, hn::InterleaveUpper(dw, wide(high01), wide(high23)));
-#endif
-}
-
-// Turns `count` rows of `depth` elements into to[k * width + row], `width` >= count lanes wide.
-// Lanes past `count` repeat the last row: they only feed sums that are never stored.
-template <typename T>
-void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth,
-          float* HWY_RESTRICT to) {
-  for (int64_t r0 = 0; r0 < width; r0 += kLanes) {
-    const T* rows[kLanes];
-    for (int64_t r = 0; r < kLanes; ++r) rows[r] = from + std::min(r0 + r, count - 1) * ld;
-    int64_t lanes = std::min(width - r0, kLanes);
-    // A full store may run into the next step's lanes, which are written after; not past the end,
-    // nor into lanes of a group written before.
-    int64_t whole = lanes == kLanes ? depth : (r0 == 0 ? depth - (kLanes / width + 1) : 0);
-    VF v[4];
-    int64_t k = 0;
-    for (; k + 4 <= depth; k += 4) {
-      load_turned(rows, k, v);
-      float* at = to + k * width + r0;
-      if (k + 4 <= whole) {
-        for (int i = 0; i < 4; ++i) store(v[i], at + i * width);
-      } else {
-        for (int i = 0; i < 4; ++i) store_part(v[i], at + i * width, lanes);
-      }
-    }
-    for (; k < depth; ++k)
-      for (int64_t r = 0; r < lanes; ++r) to[k * width + r0 + r] = to_float(rows[r][k]);
-  }
-}
-
-// A panel of `width` >= count lanes from `count` rows (turned) or columns of a matrix.
-template <typename T>
-void pack_as(const T* from, int64_t ld, bool turned, int64_t count, int64_t width, int64_t depth,
-             float* HWY_RESTRICT to) {
-  if (turned) return turn(from, ld, count, width, depth, to);
-  for (int64_t i = 0; i < depth; ++i, from += ld, to += width)
-    for (int64_t j = 0; j < width; j += kLanes)
-      store_part(j < count ? load_part(from + j, count - j) : hn::Zero(df), to + j, width - j);
-}
-
-// The same from codes, which become floats a few columns at a time.
-void pack_codes(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
-                float* HWY_RESTRICT to) {
-  const QuantRows w(b.data, b.dtype, b.ld);
-  if (!b.transposed) {
-    for (int64_t i = 0; i < depth; ++i, to += nr) {
-      dequantize(w, k + i, n, cols, to);
-      std::fill(to + cols, to + nr, 0.0f);
-    }
-    return;
-  }
-  constexpr int64_t kColumns = 2 * kQuantBlock;
-  alignas(64) float part[std::max(kMaxCols, kSkinnyCols) * kColumns];
-  for (int64_t c = 0; c < depth; c += kColumns) {
-    const int64_t count = std::min(kColumns, depth - c);
-    for (int64_t r = 0; r < cols; ++r) dequantize(w, n + r, k + c, count, part + r * kColumns);
-    turn(part, kColumns, cols, nr, count, to + c * nr);
-  }
 }
 
 // A whole tile of C.
@@ -355,38 +261,6 @@ void skinny(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, co
 }  // namespace
 
 TileFn tile_fn(int64_t mr, int64_t nr) { return tile_of<kMaxRows>(mr, nr / kLanes); }
-
-void pack_a(const MatA& a, int64_t m, int64_t rows, int64_t mr, int64_t k, int64_t depth,
-            float* to) {
-  with_activation(a.dtype, [&](auto* type) HWY_ATTR {
-    auto* from = static_cast<const std::remove_pointer_t<decltype(type)>*>(a.data);
-    from += a.transposed ? k * a.ld + m : m * a.ld + k;
-    pack_as(from, a.ld, !a.transposed, rows, mr, depth, to);
-  });
-}
-
-void pack_b(const MatB& b, int64_t n, int64_t cols, int64_t nr, int64_t k, int64_t depth,
-            float* to) {
-  if (dtype_is_quantized(b.dtype)) return pack_codes(b, n, cols, nr, k, depth, to);
-  with_type(b.dtype, [&](auto* type) HWY_ATTR {
-    auto* from = static_cast<decltype(type)>(b.data);
-    from += b.transposed ? n * b.ld + k : k * b.ld + n;
-    pack_as(from, b.ld, b.transposed, cols, nr, depth, to);
-  });
-}
-
-void pack_rows(const MatA& a, int64_t m, int64_t depth, float* to) {
-  const int64_t mr = panel_rows(m);
-  for (int64_t r = 0; r < m; r += mr)
-    pack_a(a, r, std::min(mr, m - r), mr, 0, depth, to + r * depth);
-}
-
-void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to) {
-  for (int64_t j = 0; j < n; j += kMaxCols) {
-    const int64_t nr = panel_cols(j, n);
-    pack_b(b, j, std::min(nr, n - j), nr, 0, depth, to + j * depth);
-  }
-}
 
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
                      const MatC& c, Finish finish) {
