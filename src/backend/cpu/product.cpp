@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocking: a panel of 32 outputs of w, cut along the sum so that most of it stays in the first
-// cache, meets all rows of x, which stay in the second; each thread has panels of its own and
-// brings the next one near while it works on this one. On AMX bound by the tiles and by what passes
-// the second cache: one core does 1.4 to 1.55 TFLOP/s forward and 1.0 to 1.25 turned for 512 rows
-// and sums of 896 to 9728, where the tiles alone do 2.35 on random numbers (2.97 on zeros: the
-// clock follows the current; Emerald Rapids, 2026-11).
+// cache, meets 256 rows of x, which stay in the second; a thread keeps to its rows, takes panels a
+// few at a time, and brings the next one near while it works on this one. Bound by the tiles:
+// docs/decisions/007 has what they reach, and what a processor at its limit of current lets them.
 #include "backend/cpu/product.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/quant_product.h"
@@ -22,11 +21,13 @@
 namespace wick::cpu {
 namespace {
 
-constexpr int64_t kStreamedBytes = 1 << 20;  // of x used together
-constexpr int64_t kMostSteps = 32;           // of the sum in one piece
-constexpr int64_t kKeptSteps = 16;           // where it takes several: sums need room beside x
-constexpr int64_t kCBytes = 4096;            // one block of sums
-constexpr int64_t kFewBytes = 64 << 10;      // of w in one task of few rows
+constexpr int64_t kGroupBlocks = 8;       // blocks of rows that one thread's tasks share
+constexpr int64_t kMostSteps = 32;        // of the sum in one piece
+constexpr int64_t kKeptSteps = 16;        // where it takes several: sums need room beside x
+constexpr int64_t kTaskSteps = 3584;      // of 32 x 32 x 32 in one task: some 100 microseconds
+constexpr int64_t kKeptBlocks = 256;      // of sums that one task keeps
+constexpr int64_t kCBytes = 4096;         // one block of sums
+constexpr int64_t kFewBytes = 64 << 10;   // of w in one task of few rows
 constexpr int64_t kFewAhead = 8 << 10;
 
 int64_t parts_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
@@ -39,6 +40,22 @@ struct Share {
 };
 
 bool keeps_sums(const Product& p) { return p.sums != nullptr || p.x.outer < p.x.steps; }
+
+// Calls f(group, task, worker) for every task of every group. A thread stays with a group, whose
+// tasks read the same rows, as long as there is work in it.
+template <typename F>
+void in_groups(ThreadPool& pool, int64_t groups, int64_t tasks, const F& f) {
+  struct alignas(64) Turn {
+    std::atomic<int64_t> next{0};
+  };
+  Turn turns[kMostRows / 32];
+  pool.parallel(std::min<int64_t>(pool.threads(), groups * tasks), [&](int64_t, int worker) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t group = (worker + g) % groups;
+      for (int64_t task; (task = turns[group].next.fetch_add(1)) < tasks;) f(group, task, worker);
+    }
+  });
+}
 
 }  // namespace
 }  // namespace wick::cpu
@@ -60,6 +77,8 @@ struct Meanwhile {
   char* made = nullptr;
   const char* next = nullptr;  // `lines` lines to bring near, `each` a step
   int64_t lines = 0, each = 0;
+  const char* out = nullptr;  // where this block's rows of y lie, `out_lines` of them
+  int64_t out_lines = 0, out_each = 0;
 
   void finish_piece() {
     constexpr int64_t kRows = 4;
@@ -97,6 +116,10 @@ struct Meanwhile {
     auto* m = static_cast<Meanwhile*>(context);
     for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
       _mm_prefetch(m->next, _MM_HINT_T0);
+    const int64_t row_bytes = m->p.finish.y.ld * 2;
+    for (int64_t i = 0; i < m->out_each && m->out_lines > 0;
+         ++i, --m->out_lines, m->out += row_bytes)
+      __builtin_prefetch(m->out, 1, 3);
     if (m->c != nullptr) m->finish_piece();
     if (m->wanted > 0 && ++m->waited == m->pause) {
       m->make();
@@ -147,7 +170,7 @@ void work(const Product& p, const Share& share) {
       // While this panel is multiplied the next is made, and what comes then is brought near, a
       // piece with each block of rows.
       const int64_t reach = makes ? 2 : 1;
-      const char* next = panel + reach < share.p1 ? block_at(p, panel + reach, s) : b.b;
+      const char* next = panel + reach < p.panels ? block_at(p, panel + reach, s) : b.b;
       const int64_t block_lines = (p.codes != nullptr ? p.codes->block_bytes : kBlockBytes) / 64;
       const int64_t lines = (block_lines + blocks - 1) / blocks;
       if (makes) {
@@ -172,6 +195,11 @@ void work(const Product& p, const Share& share) {
         meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
         meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
         meanwhile.each = part_size(meanwhile.lines, b.steps);
+        if (finishes && p.finish.y.dtype == DType::kBF16) {
+          meanwhile.out = p.finish.y.as<char>() + (block * 32 * p.finish.y.ld + panel * 32) * 2;
+          meanwhile.out_lines = std::min<int64_t>(32, x.rows - block * 32);
+          meanwhile.out_each = part_size(32, b.steps);
+        }
         // A short block stores its sums at once, and after the ones before.
         if (b.a_tiles == 1 && b.before != nullptr) {
           p.unit->store(b.before);
@@ -195,10 +223,7 @@ Streamed::Streamed(int64_t rows, int64_t sum, void* to)
       blocks(tile_blocks(rows)),
       steps(std::max<int64_t>(1, tile_blocks(sum))),
       data(static_cast<char*>(to)) {
-  const int64_t most =
-      std::max<int64_t>(1, kStreamedBytes / (std::max<int64_t>(1, blocks) * kBlockBytes));
-  const bool whole = steps <= std::min(most, kMostSteps);
-  outer = part_size(steps, parts_of(steps, whole ? kMostSteps : std::min(most, kKeptSteps)));
+  outer = part_size(steps, parts_of(steps, steps <= kMostSteps ? kMostSteps : kKeptSteps));
 }
 
 size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
@@ -209,18 +234,24 @@ size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
 
 void multiply(ThreadPool& pool, const Product& p) {
   const Streamed& x = p.x;
+  if (x.blocks == 0 || p.panels == 0) return;
   const bool keep = keeps_sums(p);
-  // Sums that are kept stay in one thread's cache; otherwise more shares even things out.
-  const int64_t wanted = pool.threads() * (keep ? 1 : 4);
-  const int64_t panel_parts = std::min(p.panels, wanted);
-  const int64_t row_parts = std::min(x.blocks, part_size(wanted, panel_parts));
-  pool.parallel(panel_parts * row_parts, [&](int64_t i, int worker) {
-    const int64_t pi = i / row_parts, ri = i % row_parts;
+  // Where panels are few, more groups, so that every thread has work.
+  const int64_t all = std::max(parts_of(x.blocks, kGroupBlocks),
+                               std::min(x.blocks, part_size(pool.threads(), p.panels)));
+  const int64_t height = part_size(x.blocks, all), groups = part_size(x.blocks, height);
+  // The first panel of a task is turned while nothing is multiplied: longer tasks then.
+  const int64_t longer = p.turned ? 2 : 1;
+  const int64_t most = keep ? kKeptBlocks / height : longer * kTaskSteps / (height * x.steps);
+  const int64_t wanted = part_size((keep ? 1 : 4 / longer) * pool.threads(), groups);
+  const int64_t parts =
+      std::min(p.panels, std::max(wanted, parts_of(p.panels, std::max<int64_t>(1, most))));
+  in_groups(pool, groups, parts, [&](int64_t group, int64_t part, int worker) {
     Share share;
-    share.p0 = p.panels * pi / panel_parts;
-    share.p1 = p.panels * (pi + 1) / panel_parts;
-    share.b0 = x.blocks * ri / row_parts;
-    share.b1 = x.blocks * (ri + 1) / row_parts;
+    share.p0 = p.panels * part / parts;
+    share.p1 = p.panels * (part + 1) / parts;
+    share.b0 = group * height;
+    share.b1 = std::min(x.blocks, share.b0 + height);
     share.sums = p.sums != nullptr ? p.sums : static_cast<float*>(p.scratch);
     if (!keep) share.sums += worker * 2 * (kCBytes / 4);
     work(p, share);
@@ -228,8 +259,11 @@ void multiply(ThreadPool& pool, const Product& p) {
 }
 
 void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to) {
-  pool.parallel(to.blocks, [&](int64_t b) {
-    pack_left_block(x, row + b * 32, std::min<int64_t>(32, rows - b * 32), to.steps, to, b);
+  const int64_t groups = parts_of(to.blocks, kGroupBlocks), height = part_size(to.blocks, groups);
+  in_groups(pool, groups, height, [&](int64_t group, int64_t i, int) {
+    const int64_t b = group * height + i;
+    if (b < to.blocks)
+      pack_left_block(x, row + b * 32, std::min<int64_t>(32, rows - b * 32), to.steps, to, b);
   });
 }
 
