@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -62,9 +62,10 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     generate)
-      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config -p --prompt --prompts --prefill-response --ignore-chat-template --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         -p|--prompt) COMPREPLY=(); return ;;
@@ -99,9 +100,10 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     chat)
-      flags="-h --help --version -c --config --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --adapter-path --dtype --quantize --group-size --seed -m --max-tokens --temp --temperature --top-k --top-p --min-p --xtc-probability --xtc-threshold --min-tokens-to-keep --repetition-penalty --presence-penalty --frequency-penalty --repetition-context --presence-context --frequency-context --logit-bias --stop --extra-eos-token --ignore-eos --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -133,9 +135,10 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     eval)
-      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --quantize --group-size --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --max-rows --per-example --exact-match --no-exact-match --batch-size -m --max-tokens --model --adapter-path --dtype --quantize --group-size --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --data) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -160,9 +163,10 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     merge)
-      flags="-h --help --version -c --config --model --adapter-path --save-path --save-dtype --reversible --unmerge --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --adapter-path --save-path --save-dtype --reversible --unmerge --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -172,9 +176,10 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     convert)
-      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -185,6 +190,7 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     data)
       flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --row --color --model --system-prompt --chat-template-config --date --json -q --quiet"
@@ -205,7 +211,7 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -259,10 +265,11 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
         --shape) COMPREPLY=(); return ;;
       esac ;;
     bench)
-      flags="-h --help --version -c --config --batch-size --seq --rank --targets --prompt-tokens -m --max-tokens --seconds --iters --warmup --losses --profile --save-adapter --save-model --save-baseline --baseline --html --model --dtype --quantize --group-size --seed --shape --device --threads --cpu-isa --json -q --quiet"
+      flags="-h --help --version -c --config --batch-size --seq --rank --targets --prompt-tokens -m --max-tokens --seconds --iters --warmup --losses --profile --save-adapter --save-model --save-baseline --baseline --html --model --dtype --quantize --group-size --seed --shape --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --batch-size) COMPREPLY=(); return ;;
@@ -288,6 +295,7 @@ _wick() {
         --device) COMPREPLY=(); return ;;
         --threads) COMPREPLY=(); return ;;
         --cpu-isa) COMPREPLY=(); return ;;
+        --cuda-arch) COMPREPLY=(); return ;;
       esac ;;
     tokenize)
       flags="-h --help --version -c --config --text --special --no-special --decode --model --json -q --quiet"
