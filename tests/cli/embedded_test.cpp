@@ -27,7 +27,8 @@ TEST(Embedded, SaysTheSameEverywhere) {
   for (const Json& device : wick({"devices", "--json"}).lines()) {
     if (!device["available"].get<bool>()) continue;
     EXPECT_EQ(answers("--device", device["name"]), kAnswers) << device["name"];
-    for (const Json& isa : device["isas"]) EXPECT_EQ(answers("--cpu-isa", isa), kAnswers) << isa;
+    const char* flag = device["name"] == "cuda" ? "--cuda-arch" : "--cpu-isa";
+    for (const Json& isa : device["isas"]) EXPECT_EQ(answers(flag, isa), kAnswers) << isa;
   }
 }
 
