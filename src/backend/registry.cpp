@@ -42,23 +42,27 @@ std::vector<MissingBackend> missing_backends() {
   for (const Entry& entry : kEntries)
     if (!entry.works()) missing.push_back({entry.name, entry.problem()});
 #ifndef WICK_WITH_CUDA
-  missing.push_back(
-      {"cuda", "this build has no CUDA back end: nvcc was not found when it was made"});
+  missing.push_back({"cuda", "this build has no CUDA back end; build it where nvcc is found"});
 #endif
   return missing;
 }
 
 std::unique_ptr<Backend> open_backend(const BackendOptions& options) {
-  // Who names an instruction set of the CPU means the CPU.
-  const std::string device =
-      options.device == "auto" && !options.cpu_isa.empty() ? "cpu" : options.device;
+  // Who names a device's instruction set means that device.
+  std::string device = options.device;
+  if (device == "auto" && !options.cpu_isa.empty()) device = "cpu";
+  if (device == "auto" && !options.cuda_arch.empty()) device = "cuda";
   std::string known;
   for (const Entry& entry : kEntries) {
     if (device == "auto" ? entry.works() : device == entry.name) return entry.make(options);
     if (entry.works()) known += cat(known.empty() ? "" : ", ", entry.name);
   }
-  fail(ErrorCode::kNotFound, "--device ", options.device, ": this machine has ", known,
-       " (or auto); wick devices says why another is missing");
+  for (const MissingBackend& missing : missing_backends())
+    if (device == missing.name)
+      fail(ErrorCode::kNotFound, "--device ", device, ": ", missing.why, "; this machine has ",
+           known, " (or auto)");
+  fail(ErrorCode::kNotFound, "--device ", device, " is not known; this machine has ", known,
+       " (or auto)");
 }
 
 }  // namespace wick

@@ -22,6 +22,22 @@ TEST(HostBuffer, IsAlignedAndZeroAtEverySize) {
   EXPECT_THROW(HostBuffer(~size_t{0}), Error);
 }
 
+TEST(Registry, SaysWhyADeviceIsMissing) {
+  for (const MissingBackend& missing : missing_backends()) {
+    for (const BackendOptions& options :
+         {BackendOptions{.device = missing.name}, BackendOptions{.cuda_arch = "sm_80"}}) {
+      if (missing.name != "cuda") continue;
+      try {
+        open_backend(options);
+        ADD_FAILURE() << "cuda opened";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::kNotFound);
+        EXPECT_NE(std::string(e.what()).find(missing.why), std::string::npos) << e.what();
+      }
+    }
+  }
+}
+
 TEST(Registry, NamesItsDevices) {
   EXPECT_EQ(open_backend({.device = "ref", .threads = 1, .cpu_isa = {}})->info().name, "ref");
   EXPECT_EQ(open_backend({.device = "auto", .threads = 1, .cpu_isa = {}})->info().name,
