@@ -27,7 +27,10 @@ check() {
 : >"$file"
 say "wick on $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo "an unknown GPU"), $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 "$build/wick" devices | sed -n '/^cuda/,/^[a-z]/p' | sed '$d' | tee -a "$file"
-for arch in $("$build/wick" devices --json | sed -n 's/.*"isas":\[\([^]]*\)\].*"name":"cuda".*/\1/p' | tr -d '"' | tr ',' ' '); do
+archs=$("$build/wick" devices --json | grep '"name":"cuda"' |
+  sed -n 's/.*"isas":\[\([^]]*\)\].*/\1/p' | tr -d '"' | tr ',' ' ')
+[ -n "$archs" ] || { say "no GPU can be used: FAILED"; exit 1; }
+for arch in $archs; do
   check "op cases, cuda/$arch" "$build/ops_runner" check --device "cuda/$arch"
 done
 check "goldens" "$build/golden_test" --gtest_brief=1 --gtest_filter='*cuda*'
