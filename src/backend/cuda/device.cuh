@@ -44,7 +44,7 @@ Rows<T> rows(const Operand& o) {
   return {static_cast<T*>(o.data), o.ld};
 }
 
-// N elements that are loaded and stored as one where they lie aligned (aligned_for).
+// N elements that are loaded and stored as one where they lie aligned (aligned16).
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
