@@ -60,9 +60,9 @@ std::unique_ptr<Backend> open_backend(const BackendOptions& options) {
   for (const MissingBackend& missing : missing_backends())
     if (device == missing.name)
       fail(ErrorCode::kNotFound, "--device ", device, ": ", missing.why, "; this machine has ",
-           known, " (or auto)");
+           known, " (or auto); see wick devices");
   fail(ErrorCode::kNotFound, "--device ", device, " is not known; this machine has ", known,
-       " (or auto)");
+       " (or auto); see wick devices");
 }
 
 }  // namespace wick
