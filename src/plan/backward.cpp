@@ -291,8 +291,24 @@ void Reverser::reverse(const Step& s) {
     case Op::kSegmentSum:
       record({dy, in(1), in(2)}, {written_target(in(0))});
       return;
+    case Op::kColumnScale:
+      record({dy, saved(in(0)), in(1), in(2)}, {target(in(0)), target(in(1))});
+      return;
+    case Op::kPreferenceLoss:
+      record({dy, saved(out(2))}, {written_target(in(0))});
+      return;
+    case Op::kKlHead:
+      record({dy, saved(out(1))}, {written_target(in(0))});
+      return;
+    case Op::kColumnNorm:
     case Op::kGradNorm:
     case Op::kAdamw:
+    case Op::kSgd:
+    case Op::kLion:
+    case Op::kMuon:
+    case Op::kAdafactor:
+    case Op::kAdamw8:
+    case Op::kSample:
     case Op::kCopy:
       WICK_CHECK(false, op_name(s.op), " is outside differentiation and depends on a parameter");
       return;

@@ -31,6 +31,12 @@ double step_flops(const Plan& plan, const Step& step) {
       if (step.outputs[1].value != kNone) products += 1;
       return products == 0 ? 0 : product * (products + 1);
     }
+    case Op::kKlHead: {
+      if (!forward) return 0;
+      double student = 2 * rows(step.inputs[0]) * count(step.inputs[1]);
+      double teacher = 2 * rows(step.inputs[2]) * count(step.inputs[3]);
+      return teacher + student * (step.outputs[1].value == kNone ? 1 : 2);
+    }
     case Op::kEmbed:
     case Op::kRmsNorm:
     case Op::kAddRmsNorm:
@@ -42,8 +48,17 @@ double step_flops(const Plan& plan, const Step& step) {
     case Op::kDropout:
     case Op::kGatherRows:
     case Op::kSegmentSum:
+    case Op::kColumnScale:
+    case Op::kPreferenceLoss:
+    case Op::kColumnNorm:
     case Op::kGradNorm:
     case Op::kAdamw:
+    case Op::kSgd:
+    case Op::kLion:
+    case Op::kMuon:
+    case Op::kAdafactor:
+    case Op::kAdamw8:
+    case Op::kSample:
     case Op::kCopy:
       return 0;
   }

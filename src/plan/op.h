@@ -80,13 +80,53 @@
 //   fwd  in  x f32 [M], weight f32 [M], segment i32 [M]     out y f32 [S]
 //   bwd  in  dy? f32 [S] (absent: ones), weight, segment    out dx f32 [M]  writes
 //
+// column_scale y[t,n] = x[t,n] * m[n] / norm[n]   (DoRA's magnitude over the length it had)
+//   fwd  in  x [T, N], m f32 [N], norm f32 [N]              out y [T, N]
+//   bwd  in  dy, x, m, norm                                 out dx?, dm? f32 [N]
+//        dx = dy * m / norm; dm[n] = Σ_t dy * x / norm, in token order; each writes or accumulates.
+//        norm is taken for a constant, as PEFT does.
+//
+// preference_loss  per pair p of sequences: what a preference costs, from sums of log p
+//   fwd  in  logp f32 [2P] (chosen, rejected, chosen, …), reference f32 [2P], tokens f32 [2P]
+//        (trained tokens; 0: the pair is empty and costs 0)
+//        out loss f32 [P], reward f32 [2P], slope f32 [2P] (∂loss[p]/∂logp, read by the reverse)
+//   bwd  in  dloss f32 [P], slope                           out dlogp f32 [2P]  writes
+//        The formulas are at PreferenceAttr.
+//
+// kl_head      kl[m] = Σ_v q_v (log q_v - log p_v),  p = softmax(x[m] wᵀ / τ), q = softmax(tx[m]
+// twᵀ / τ); whole logits never exist, and the teacher gets no gradient
+//   fwd  in  x [M, D], w [V, D], tx [M, E], tw [V, E], targets i32 [M] (< 0: the row is ignored)
+//        out kl f32 [M], dkl_dx? [M, D]
+//   bwd  in  dkl f32 [M], dkl_dx                            out dx [M, D]  writes
+//
 // Outside differentiation:
-// grad_norm    y = sqrt(Σ g²)                               in g f32 [P]   out y f32 [1]
-// adamw        one update of all parameters; g is cleared for the next accumulation
-//   fwd  in  hyper f32 [8] (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t), norm
-//   f32 [1]
-//        out params, m, v, g  all f32 [P], updated in place; clip > 0 scales g by min(1, clip /
-//        norm)
+// column_norm  y[n] = ‖w[n] + s Σ_r b[n,r] a[r]‖, from what is at hand:
+//              y² = base[n] + 2 s Σ_r b[n,r] wa[r,n] + s² Σ_rq b[n,r] b[n,q] (a aᵀ)[r,q]
+//   fwd  in  base f32 [N] (Σ_k w²), wa [R, N] (a wᵀ), a f32 [R, K], b f32 [N, R]    out y f32 [N]
+// grad_norm    y[s] = sqrt(Σ g²) over the groups of set s   in g f32 [P]   out y f32 [S]
+//
+// The optimizers: one update of all parameters; g is cleared for the next accumulation. A group
+// reads the row `set` of hyper [S, 8] and norm [S]; clip > 0 scales g by min(1, clip / norm).
+// adamw        hyper (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t); the last
+//              two are 1 without bias correction
+//   fwd  in  hyper, norm                    out params, m, v, g  all f32 [P], in place
+// sgd          hyper (lr, momentum, dampening, nesterov 0 or 1, weight_decay, clip, 0 at the first
+//              update else 1, 0)
+//   fwd  in  hyper, norm                    out params, m, g  all f32 [P], in place
+// lion         hyper (lr, beta1, beta2, 0, weight_decay, clip, 0, 0)
+//   fwd  in  hyper, norm                    out params, m, g  all f32 [P], in place
+// muon         hyper (lr, momentum, nesterov 0 or 1, Newton-Schulz steps, weight_decay, clip, 0, 0)
+//   fwd  in  hyper, norm                    out params, m, g  all f32 [P], in place
+// adafactor    hyper (lr, beta2 of this update, eps1, eps2, weight_decay, clip, clip threshold,
+//              relative step 0 or 1)
+//   fwd  in  hyper, norm                    out params, factors f32 [F] (rows' then columns' means
+//        of each matrix group, in order; a vector's own squares), g  in place
+// adamw8       adamw with moments as 8-bit codes in blocks of 256 of a group, one f32 scale each
+//   fwd  in  hyper, norm                    out params f32 [P], m codes i8 [P], v codes i8 [P],
+//        scales f32 [2, blocks], g f32 [P]  in place
+// sample       the next token of each row: penalties aside, as infer/sampler.h says
+//   fwd  in  logits f32 [B, V], how f32 [B, 4] (temperature, top_p, min_p, top_k), keys i32 [B, 2]
+//        out token i32 [B]
 // copy         y[rows[t]] = x[t], rows < 0 skipped; updates y in place
 //   fwd  in  x [T, D], rows i32 [T]                         out y [S, D]
 #pragma once
@@ -112,8 +152,18 @@ enum class Op : uint8_t {
   kGatherRows,
   kHead,
   kSegmentSum,
+  kColumnScale,
+  kPreferenceLoss,
+  kKlHead,
+  kColumnNorm,
   kGradNorm,
   kAdamw,
+  kSgd,
+  kLion,
+  kMuon,
+  kAdafactor,
+  kAdamw8,
+  kSample,
   kCopy,
 };
 constexpr int kOpCount = static_cast<int>(Op::kCopy) + 1;
@@ -155,15 +205,38 @@ struct DropoutAttr {
 struct ParamGroup {
   int64_t begin = 0, end = 0;
   float lr_scale = 1.0f, decay_scale = 1.0f;
+  int32_t set = 0;   // the row of hyper and norm: one adapter of several in a run
+  int64_t rows = 0;  // of a matrix [rows, (end - begin) / rows]; 0: a vector
 };
 struct HeadAttr {
   float skip_below = 0.0f;  // 0: every probability counts
 };
-struct AdamwAttr {
+// Of grad_norm and the optimizers.
+struct ParamGroups {
   std::vector<ParamGroup> groups;  // cover [0, P) in order
+  int32_t sets = 1;
+};
+// With c, r the two sums of log p, c', r' their reference, n the tokens, σ the logistic function:
+//   kDpo    -(1-ε) log σ(β h) - ε log σ(-β h),  h = (c - c') - (r - r')
+//   kSimpo  -log σ(β (c / n_c - r / n_r) - γ)
+//   kOrpo   -c / n_c - β log σ(o(c / n_c) - o(r / n_r)),  o(x) = x - log(1 - e^x)
+//   kKto    λ_d (1 - σ(β (c - c' - z))) + λ_u (1 - σ(β (z - r + r'))),  z given, held constant
+struct PreferenceAttr {
+  enum class Kind : uint8_t { kDpo, kSimpo, kOrpo, kKto } kind = Kind::kDpo;
+  float beta = 0.1f;                     // β; ORPO's λ
+  float gamma = 0;                       // SimPO's margin
+  float smoothing = 0;                   // ε of DPO
+  float desirable = 1, undesirable = 1;  // λ of KTO
+};
+struct KlAttr {
+  float temperature = 1.0f;  // τ
+};
+struct ColumnNormAttr {
+  float scale = 1.0f;  // s
 };
 
 using Attr = std::variant<std::monostate, LinearAttr, NormAttr, RopeAttr, AttentionAttr,
-                          GatedActAttr, ScaleAttr, DropoutAttr, HeadAttr, AdamwAttr>;
+                          GatedActAttr, ScaleAttr, DropoutAttr, HeadAttr, ParamGroups,
+                          PreferenceAttr, KlAttr, ColumnNormAttr>;
 
 }  // namespace wick

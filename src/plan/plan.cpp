@@ -35,17 +35,37 @@ const char* op_name(Op op) {
       return "head";
     case Op::kSegmentSum:
       return "segment_sum";
+    case Op::kColumnScale:
+      return "column_scale";
+    case Op::kPreferenceLoss:
+      return "preference_loss";
+    case Op::kKlHead:
+      return "kl_head";
+    case Op::kColumnNorm:
+      return "column_norm";
     case Op::kGradNorm:
       return "grad_norm";
     case Op::kAdamw:
       return "adamw";
+    case Op::kSgd:
+      return "sgd";
+    case Op::kLion:
+      return "lion";
+    case Op::kMuon:
+      return "muon";
+    case Op::kAdafactor:
+      return "adafactor";
+    case Op::kAdamw8:
+      return "adamw8";
+    case Op::kSample:
+      return "sample";
     case Op::kCopy:
       return "copy";
   }
   return "?";
 }
 
-bool op_is_differentiable(Op op) { return op < Op::kGradNorm; }
+bool op_is_differentiable(Op op) { return op < Op::kColumnNorm; }
 
 namespace {
 

@@ -31,7 +31,13 @@ struct AttrPrinter {
   void operator()(const HeadAttr& a) const {
     if (a.skip_below > 0) out << " skip_below=" << a.skip_below;
   }
-  void operator()(const AdamwAttr& a) const { out << " groups=" << a.groups.size(); }
+  void operator()(const ParamGroups& a) const { out << " groups=" << a.groups.size(); }
+  void operator()(const PreferenceAttr& a) const {
+    static constexpr const char* kNames[] = {"dpo", "simpo", "orpo", "kto"};
+    out << " kind=" << kNames[static_cast<int>(a.kind)] << " beta=" << a.beta;
+  }
+  void operator()(const KlAttr& a) const { out << " temperature=" << a.temperature; }
+  void operator()(const ColumnNormAttr& a) const { out << " scale=" << a.scale; }
 };
 
 const char* mode_mark(OutMode mode) {

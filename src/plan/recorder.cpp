@@ -223,23 +223,86 @@ ValueId Recorder::segment_sum(ValueId x, ValueId weight, ValueId segment, int64_
   return y;
 }
 
-ValueId Recorder::grad_norm(ValueId grads) {
-  ValueId y = temp("grad_norm", {1}, DType::kF32);
-  append({Op::kGradNorm, Dir::kForward, {grads}, {{y}}, {}});
+ValueId Recorder::column_scale(ValueId x, ValueId m, ValueId norm) {
+  require(shape(m).elements() == shape(x).cols() && shape(m) == shape(norm), plan_,
+          Op::kColumnScale, {x, m, norm}, "x [T, N], m and norm [N]");
+  ValueId y = like(x, ".scaled");
+  append({Op::kColumnScale, Dir::kForward, {x, m, norm}, {{y}}, {}});
   return y;
 }
 
-void Recorder::adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, ValueId v,
-                     ValueId grads, AdamwAttr attr) {
-  require(shape(hyper).elements() == 8 && shape(params) == shape(m) && shape(params) == shape(v) &&
-              shape(params) == shape(grads),
-          plan_, Op::kAdamw, {hyper, params, m, v, grads}, "hyper [8], four of one shape [P]");
-  constexpr OutMode kUpdate = OutMode::kUpdate;
-  append({Op::kAdamw,
+Recorder::Preference Recorder::preference_loss(ValueId logp, ValueId reference, ValueId tokens,
+                                               const PreferenceAttr& attr) {
+  const int64_t sequences = shape(logp).elements();
+  require(sequences % 2 == 0 && shape(reference) == shape(logp) && shape(tokens) == shape(logp),
+          plan_, Op::kPreferenceLoss, {logp, reference, tokens}, "three of one shape [2P]");
+  ValueId loss = temp("preference_loss", {sequences / 2}, DType::kF32);
+  ValueId reward = temp("reward", {sequences}, DType::kF32);
+  ValueId slope = training_ ? temp("preference_slope", {sequences}, DType::kF32) : kNone;
+  append({Op::kPreferenceLoss,
           Dir::kForward,
-          {hyper, norm},
-          {{params, kUpdate}, {m, kUpdate}, {v, kUpdate}, {grads, kUpdate}},
-          std::move(attr)});
+          {logp, reference, tokens},
+          {{loss}, {reward}, {slope}},
+          attr});
+  return {loss, reward};
+}
+
+ValueId Recorder::kl_head(ValueId x, ValueId w, ValueId teacher_x, ValueId teacher_w,
+                          ValueId targets, const KlAttr& attr) {
+  require(shape(x).cols() == shape(w).cols() &&
+              shape(teacher_x).cols() == shape(teacher_w).cols() &&
+              shape(w).rows() == shape(teacher_w).rows() &&
+              shape(x).rows() == shape(teacher_x).rows() &&
+              shape(targets).elements() == shape(x).rows(),
+          plan_, Op::kKlHead, {x, w, teacher_x, teacher_w, targets},
+          "x [M, D], w [V, D], teacher's [M, E] and [V, E], targets [M]");
+  ValueId kl = temp("kl", {shape(x).rows()}, DType::kF32);
+  ValueId slope = training_ ? like(x, ".dkl_dx") : kNone;
+  append(
+      {Op::kKlHead, Dir::kForward, {x, w, teacher_x, teacher_w, targets}, {{kl}, {slope}}, attr});
+  return kl;
+}
+
+ValueId Recorder::column_norm(ValueId base, ValueId wa, ValueId a, ValueId b, float scale) {
+  const int64_t out = shape(base).elements(), rank = shape(a).rows();
+  require(shape(wa) == Shape{rank, out} && shape(b) == Shape{out, rank}, plan_, Op::kColumnNorm,
+          {base, wa, a, b}, "base [N], wa [R, N], a [R, K], b [N, R]");
+  ValueId y = temp(derived(b, ".norm"), {out}, DType::kF32);
+  append({Op::kColumnNorm, Dir::kForward, {base, wa, a, b}, {{y}}, ColumnNormAttr{scale}});
+  return y;
+}
+
+ValueId Recorder::grad_norm(ValueId grads, ParamGroups groups) {
+  ValueId y = temp("grad_norm", {groups.sets}, DType::kF32);
+  append({Op::kGradNorm, Dir::kForward, {grads}, {{y}}, std::move(groups)});
+  return y;
+}
+
+void Recorder::optimizer(Op op, ValueId hyper, ValueId norm, ValueId params,
+                         std::vector<ValueId> states, ValueId grads, ParamGroups attr) {
+  require(shape(hyper).elements() == 8 * attr.sets && shape(norm).elements() == attr.sets &&
+              shape(params) == shape(grads),
+          plan_, op, {hyper, norm, params, grads}, "hyper [S, 8], norm [S], two of one shape [P]");
+  std::vector<Output> outputs = {{params, OutMode::kUpdate}};
+  for (ValueId state : states) outputs.push_back({state, OutMode::kUpdate});
+  outputs.push_back({grads, OutMode::kUpdate});
+  append({op, Dir::kForward, {hyper, norm}, std::move(outputs), std::move(attr)});
+}
+
+void Recorder::adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, ValueId v,
+                     ValueId grads, ParamGroups attr) {
+  require(shape(params) == shape(m) && shape(params) == shape(v), plan_, Op::kAdamw, {params, m, v},
+          "three of one shape [P]");
+  optimizer(Op::kAdamw, hyper, norm, params, {m, v}, grads, std::move(attr));
+}
+
+ValueId Recorder::sample(ValueId logits, ValueId how, ValueId keys) {
+  const int64_t rows = shape(logits).rows();
+  require(shape(how) == Shape{rows, 4} && shape(keys) == Shape{rows, 2}, plan_, Op::kSample,
+          {logits, how, keys}, "logits [B, V], how [B, 4], keys [B, 2]");
+  ValueId token = temp("token", {rows}, DType::kI32);
+  append({Op::kSample, Dir::kForward, {logits, how, keys}, {{token}}, {}});
+  return token;
 }
 
 void Recorder::copy(ValueId x, ValueId rows, ValueId y) {

@@ -55,9 +55,24 @@ class Recorder {
   ValueId head(ValueId x, ValueId w, ValueId targets, const HeadAttr& attr = {});
   ValueId segment_sum(ValueId x, ValueId weight, ValueId segment, int64_t segments);
 
-  ValueId grad_norm(ValueId grads);
+  ValueId column_scale(ValueId x, ValueId m, ValueId norm);
+  struct Preference {
+    ValueId loss, reward;  // [P], [2P]
+  };
+  Preference preference_loss(ValueId logp, ValueId reference, ValueId tokens,
+                             const PreferenceAttr& attr);
+  ValueId kl_head(ValueId x, ValueId w, ValueId teacher_x, ValueId teacher_w, ValueId targets,
+                  const KlAttr& attr);
+
+  ValueId column_norm(ValueId base, ValueId wa, ValueId a, ValueId b, float scale);
+  // One norm of all, or with `groups` one per set.
+  ValueId grad_norm(ValueId grads, ParamGroups groups = {});
+  // The optimizers; `states` are those of the op's paragraph between params and g, in its order.
+  void optimizer(Op op, ValueId hyper, ValueId norm, ValueId params, std::vector<ValueId> states,
+                 ValueId grads, ParamGroups attr);
   void adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, ValueId v, ValueId grads,
-             AdamwAttr attr);
+             ParamGroups attr);
+  ValueId sample(ValueId logits, ValueId how, ValueId keys);
   void copy(ValueId x, ValueId rows, ValueId y);
 
   // Marks the steps recorded between the two calls as one block for recompute.

@@ -71,7 +71,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   for (const char* name : {"params", "m", "v", "grads"})
     update_states_.push_back(r.state(name, {p}, DType::kF32));
   norm_ = r.grad_norm(update_states_[3]);
-  AdamwAttr attr;
+  ParamGroups attr;
   attr.groups.push_back({0, p, 1.0f, 1.0f});
   r.adamw(hyper_, norm_, update_states_[0], update_states_[1], update_states_[2], update_states_[3],
           std::move(attr));

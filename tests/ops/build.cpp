@@ -53,6 +53,17 @@ void Builder::build() {
     case Op::kAdamw:
       adamw();
       break;
+    case Op::kColumnScale:
+    case Op::kPreferenceLoss:
+    case Op::kKlHead:
+    case Op::kColumnNorm:
+    case Op::kSgd:
+    case Op::kLion:
+    case Op::kMuon:
+    case Op::kAdafactor:
+    case Op::kAdamw8:
+    case Op::kSample:
+      break;
     case Op::kCopy:
       copy();
       break;

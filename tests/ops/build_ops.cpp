@@ -288,7 +288,7 @@ void Builder::adamw() {
     fill(a, 0.1);
   }
   for (double& x : c_.arg("v").data) x = rounded(x * x, DType::kF32);
-  AdamwAttr attr;
+  ParamGroups attr;
   for (int64_t i = 0; i < groups; ++i) {
     attr.groups.push_back({p * i / groups, p * (i + 1) / groups, i % 2 == 0 ? 1.0f : 16.0f,
                            i % 2 == 0 ? 1.0f : 0.0f});

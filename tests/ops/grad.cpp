@@ -131,8 +131,18 @@ class NetworkMaker {
         return r_.head(in(0), in(1), in(2));
       case Op::kSegmentSum:
         return r_.segment_sum(in(0), in(1), in(2), c_.size("S"));
+      case Op::kColumnScale:
+      case Op::kPreferenceLoss:
+      case Op::kKlHead:
+      case Op::kColumnNorm:
       case Op::kGradNorm:
       case Op::kAdamw:
+      case Op::kSgd:
+      case Op::kLion:
+      case Op::kMuon:
+      case Op::kAdafactor:
+      case Op::kAdamw8:
+      case Op::kSample:
       case Op::kCopy:
         break;
     }

@@ -49,7 +49,7 @@ void adamw_fwd(const StepArgs& args) {
   float *params = args.out[0].as<float>(), *ms = args.out[1].as<float>(),
         *vs = args.out[2].as<float>(), *gs = args.out[3].as<float>();
   constexpr int64_t kChunk = 8192;
-  for (const ParamGroup& group : attr<AdamwAttr>(*args.step).groups) {
+  for (const ParamGroup& group : attr<ParamGroups>(*args.step).groups) {
     const float rate = lr * group.lr_scale;
     const int64_t chunks = (group.end - group.begin + kChunk - 1) / kChunk;
     args.pool->parallel(chunks, [&](int64_t c) HWY_ATTR {

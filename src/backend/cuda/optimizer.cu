@@ -172,7 +172,7 @@ void adamw_fwd(const StepArgs& args) {
               .g = args.out[3].as<float>(),
               .aligned = true};
   for (const Operand& o : args.out) a.aligned &= reinterpret_cast<uintptr_t>(o.data) % 16 == 0;
-  const auto& all = attr<AdamwAttr>(*args.step).groups;
+  const auto& all = attr<ParamGroups>(*args.step).groups;
   for (size_t first = 0; first < all.size(); first += kGroups) {
     Groups groups{};
     groups.count = static_cast<int>(std::min<size_t>(kGroups, all.size() - first));

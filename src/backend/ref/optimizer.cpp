@@ -23,7 +23,7 @@ void adamw_fwd(const StepArgs& args) {
   Sum<S> clip = hyper[5], correction1 = hyper[6], correction2 = hyper[7];
   Sum<S> one = 1, clip_factor = one;
   if (real_part(clip) > 0 && real_part(norm[0]) > real_part(clip)) clip_factor = clip / norm[0];
-  for (const ParamGroup& group : attr_of<AdamwAttr>(args).groups) {
+  for (const ParamGroup& group : attr_of<ParamGroups>(args).groups) {
     Sum<S> group_lr = lr * Sum<S>(group.lr_scale), group_decay = decay * Sum<S>(group.decay_scale);
     for (int64_t i = group.begin; i < group.end; ++i) {
       Sum<S> p = params.data[i], gi = clip_factor * Sum<S>(g.data[i]);

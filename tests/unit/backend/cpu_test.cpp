@@ -398,7 +398,7 @@ TEST(CpuOptimizer, NormAndUpdate) {
     norm.values = {3.0f};
     Matrix v = normal(rng, 1, n);
     for (float& x : v.values) x = x * x;
-    AdamwAttr a{{{0, n / 2, 1.0f, 1.0f}, {n / 2, n, 2.0f, 0.0f}}};
+    ParamGroups a{{{0, n / 2, 1.0f, 1.0f}, {n / 2, n, 2.0f, 0.0f}}};
     check_call("adamw", {.op = Op::kAdamw,
                          .attr = a,
                          .in = {hyper, norm},
