@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 
-#include "api/internal.h"
 #include "api/report_text.h"
+#include "api/trainer_impl.h"
 #include "base/check.h"
 #include "base/process.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
-#include "train/probe.h"
 #include "train/run.h"
 
 namespace wick {
 
 namespace {
-
-constexpr size_t kSamples = 3;
 
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
@@ -49,102 +44,7 @@ void check_options(const TrainOptions& o) {
   in_range("beta2", o.beta2, 0.0, 0.9999999);
 }
 
-int64_t longest_row(const ExampleSet& set) {
-  int64_t longest = 0;
-  for (int64_t i = 0; i < set.size(); ++i)
-    longest = std::max(longest, static_cast<int64_t>(set[i].ids.size()));
-  return longest;
-}
-
-PackLimits larger(PackLimits a, PackLimits b) {
-  return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
-}
-
-std::string today() {
-  std::time_t now = std::time(nullptr);
-  std::tm day = {};
-  localtime_r(&now, &day);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &day);
-  return text;
-}
-
-// What templates take for today is fixed for a whole run, also when it is resumed on another day:
-// else its rows would change.
-std::string date_of_run(const TrainOptions& options) {
-  if (!options.dataset.date.empty()) return options.dataset.date;
-  if (options.resume)
-    if (std::optional<Json> run = load_checkpoint_run(options.adapter_path))
-      return get_string(*run, "date", checkpoint_path(options.adapter_path).string(), today());
-  return today();
-}
-
 }  // namespace
-
-struct Trainer::Impl {
-  Model* model;
-  TrainOptions options;
-  ExampleSet train;
-  std::optional<ExampleSet> valid;
-  std::shared_ptr<const Adapter> adapter;
-  std::vector<float> start_params;  // of an adapter
-  std::shared_ptr<const Trainable> trainable;
-  std::unique_ptr<TrainStep> step;
-  Forecast forecast;
-  std::vector<std::string> messages;  // for on_message, before the first step
-
-  void load_data();
-  void declare();
-  void assume_rows();
-  void choose_step();
-  void forecast_time(const Order& order);
-  Json identity() const;
-  void save_result(std::span<const float> params) const;
-  // What is answered before and after: the caller's prompts, else the first of the held-out rows.
-  std::vector<PromptAndAnswer> sample_prompts() const;
-  std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);
-};
-
-void Trainer::Impl::load_data() {
-  const Model::Impl& m = model->impl();
-  if (options.data.empty()) return assume_rows();
-  const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
-  options.dataset.date = date_of_run(options);
-  DataOptions d = data_options(options.dataset);
-  d.keep_prompts = kSamples;
-  if (d.max_seq_length > m.config.max_positions) {
-    d.max_seq_length = m.config.max_positions;
-    messages.push_back(
-        cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
-  }
-  train = ExampleSet::load(options.data, "train", m.words(), chat, d);
-  if (ExampleSet::has_split(options.data, "valid"))
-    valid = ExampleSet::load(options.data, "valid", m.words(), chat, d);
-  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
-    if (!set) continue;
-    constexpr size_t kNamed = 5;
-    const std::vector<DataIssue>& issues = set->issues();
-    for (size_t i = 0; i < std::min(issues.size(), kNamed); ++i)
-      messages.push_back(issues[i].str());
-    if (issues.size() > kNamed)
-      messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
-                             " more rows like that; wick data shows them all"));
-  }
-}
-
-// One update's worth of rows for a forecast without data.
-void Trainer::Impl::assume_rows() {
-  const int64_t length =
-      std::min(options.dataset.max_seq_length, model->impl().config.max_positions);
-  Example row;
-  row.ids.assign(static_cast<size_t>(std::max<int64_t>(2, length)), 0);
-  row.trained.assign(row.ids.size(), 1);
-  row.trained[0] = 0;
-  const int64_t rows = options.batch_size * options.grad_accumulation_steps;
-  train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
-                                    "assumed rows");
-  forecast.assumed_rows = true;
-}
 
 void Trainer::Impl::declare() {
   const Model::Impl& m = model->impl();
@@ -177,94 +77,6 @@ void Trainer::Impl::declare() {
     start_params = adapter->initial_params(options.seed);
   }
   trainable = std::make_shared<Trainable>(train_adapter(*adapter));
-}
-
-// The step that fits --memory: as it is, then with recompute, then with smaller packs. Which rows
-// form an update does not change.
-void Trainer::Impl::choose_step() {
-  const Model::Impl& m = model->impl();
-  Order order(train.size(), options.batch_size * options.grad_accumulation_steps, options.seed,
-              options.shuffle);
-  PackLimits least = smallest_limits(train);
-  if (valid) least = larger(least, smallest_limits(*valid));
-  PackLimits chosen = options.packing
-                          ? larger(choose_limits(train, order, m.backend().tokens_at_once()), least)
-                          : least;
-  int64_t positions = longest_row(train);
-  if (valid) positions = std::max(positions, longest_row(*valid));
-
-  struct Try {
-    PackLimits limits;
-    bool recompute;
-  };
-  std::vector<Try> tries = {{chosen, options.grad_checkpoint}};
-  if (options.memory_bytes > 0) {
-    tries.push_back({chosen, true});
-    tries.push_back({least, false});
-    tries.push_back({least, true});
-  }
-  StepForecast f;
-  for (const Try& t : tries) {
-    StepOptions s;
-    s.limits = t.limits;
-    s.positions = positions;
-    s.recompute = t.recompute;
-    s.skip_below = static_cast<float>(options.skip_below);
-    step = std::make_unique<TrainStep>(m.config, *m.weights, *trainable, s);
-    f = step->forecast(m.backend());
-    forecast.recompute = t.recompute;
-    if (options.memory_bytes <= 0 || f.total() <= options.memory_bytes) break;
-    step.reset();
-  }
-  if (!step)
-    fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
-         ": the smallest plan (recompute, one row at a time) takes ", report::bytes(f.total()),
-         "; shorten rows with --max-seq-length or train fewer --targets");
-  forecast.weights = f.weights;
-  forecast.params = f.params;
-  forecast.gradients = f.grads;
-  forecast.moments = f.moments;
-  forecast.feeds = f.feeds;
-  forecast.arena = f.arena;
-  forecast.peak_bytes = f.total();
-  forecast.tokens_per_step = step->limits().tokens;
-  forecast.targets_per_step = step->limits().targets;
-  forecast.gflop = step->micro_flops() / 1e9;
-  forecast.updates =
-      forecast.assumed_rows && options.iters <= 0 ? 1 : count_updates(options, train.size());
-  // Adapter or model, and the checkpoint with its two moments.
-  forecast.disk_bytes = 4 * f.params;
-  forecast_time(order);
-}
-
-void Trainer::Impl::forecast_time(const Order& order) {
-  const Model::Impl& m = model->impl();
-  if (m.backend().peak_gflops(m.weights->compute()) <= 0) return;
-  std::vector<Pack> packs;
-  const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
-  const auto start = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < sampled; ++i)
-    for (Pack& pack :
-         pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
-      packs.push_back(std::move(pack));
-  const std::chrono::duration<double> packing = std::chrono::steady_clock::now() - start;
-  const double attended = mean_attended(packs);
-  const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
-                         {step->limits(), attended, forecast.recompute, step->micro_flops(),
-                          static_cast<float>(options.skip_below)});
-  const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
-  forecast.step_ms = 1e3 * (packing.count() / static_cast<double>(sampled) +
-                            packs_per_update * probe.seconds(step->micro_plan(), attended) +
-                            probe.update_seconds(trainable->layout.size()));
-  double evals = 0;
-  if (valid) {
-    const std::vector<Pack> held_out = valid_packs(*valid, options, step->limits());
-    forecast.eval_ms = 1e3 * static_cast<double>(held_out.size()) *
-                       probe.seconds(step->score_plan(), mean_attended(held_out));
-    evals = static_cast<double>(count_evals(options, forecast.updates));
-  }
-  forecast.total_seconds =
-      1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals);
 }
 
 Json Trainer::Impl::identity() const {
@@ -340,7 +152,7 @@ std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
   }
   if (!prompts.empty()) return prompts;
   const ExampleSet& shown = valid ? *valid : train;
-  for (int64_t i = 0; i < shown.size() && prompts.size() < kSamples; ++i)
+  for (int64_t i = 0; i < shown.size() && prompts.size() < Impl::kSamples; ++i)
     if (std::optional<PromptAndAnswer> turn = last_turn(shown[i], m)) prompts.push_back(*turn);
   return prompts;
 }

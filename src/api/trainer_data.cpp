@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <ctime>
+
+#include "api/trainer_impl.h"
+#include "base/check.h"
+#include "train/checkpoint.h"
+
+namespace wick {
+
+namespace {
+
+std::string today() {
+  std::time_t now = std::time(nullptr);
+  std::tm day = {};
+  localtime_r(&now, &day);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &day);
+  return text;
+}
+
+// What templates take for today is fixed for a whole run, also when it is resumed on another day:
+// else its rows would change.
+std::string date_of_run(const TrainOptions& options) {
+  if (!options.dataset.date.empty()) return options.dataset.date;
+  if (options.resume)
+    if (std::optional<Json> run = load_checkpoint_run(options.adapter_path))
+      return get_string(*run, "date", checkpoint_path(options.adapter_path).string(), today());
+  return today();
+}
+
+}  // namespace
+
+void Trainer::Impl::load_data() {
+  const Model::Impl& m = model->impl();
+  if (options.data.empty()) return assume_rows();
+  const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
+  options.dataset.date = date_of_run(options);
+  DataOptions d = data_options(options.dataset);
+  d.keep_prompts = kSamples;
+  if (d.max_seq_length > m.config.max_positions) {
+    d.max_seq_length = m.config.max_positions;
+    messages.push_back(
+        cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
+  }
+  train = ExampleSet::load(options.data, "train", m.words(), chat, d);
+  if (ExampleSet::has_split(options.data, "valid"))
+    valid = ExampleSet::load(options.data, "valid", m.words(), chat, d);
+  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
+    if (!set) continue;
+    constexpr size_t kNamed = 5;
+    const std::vector<DataIssue>& issues = set->issues();
+    for (size_t i = 0; i < std::min(issues.size(), kNamed); ++i)
+      messages.push_back(issues[i].str());
+    if (issues.size() > kNamed)
+      messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
+                             " more rows like that; wick data shows them all"));
+  }
+}
+
+// One update's worth of rows for a forecast without data.
+void Trainer::Impl::assume_rows() {
+  const int64_t length =
+      std::min(options.dataset.max_seq_length, model->impl().config.max_positions);
+  Example row;
+  row.ids.assign(static_cast<size_t>(std::max<int64_t>(2, length)), 0);
+  row.trained.assign(row.ids.size(), 1);
+  row.trained[0] = 0;
+  const int64_t rows = options.batch_size * options.grad_accumulation_steps;
+  train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
+                                    "assumed rows");
+  forecast.assumed_rows = true;
+}
+
+}  // namespace wick
