@@ -298,6 +298,7 @@ void Reverser::reverse(const Step& s) {
       record({dy, saved(out(2))}, {written_target(in(0))});
       return;
     case Op::kKlHead:
+      WICK_CHECK(!needs(in(1)), "kl_head has no gradient of its weights");
       record({dy, saved(out(1))}, {written_target(in(0))});
       return;
     case Op::kColumnNorm:

@@ -35,7 +35,8 @@ double step_flops(const Plan& plan, const Step& step) {
       if (!forward) return 0;
       double student = 2 * rows(step.inputs[0]) * count(step.inputs[1]);
       double teacher = 2 * rows(step.inputs[2]) * count(step.inputs[3]);
-      return teacher + student * (step.outputs[1].value == kNone ? 1 : 2);
+      // Logits twice: for the sums, and for what the sums make of them.
+      return 2 * teacher + student * (step.outputs[1].value == kNone ? 2 : 3);
     }
     case Op::kEmbed:
     case Op::kRmsNorm:

@@ -88,10 +88,11 @@
 //
 // preference_loss  per pair p of sequences: what a preference costs, from sums of log p
 //   fwd  in  logp f32 [2P] (chosen, rejected, chosen, …), reference f32 [2P], tokens f32 [2P]
-//        (trained tokens; 0: the pair is empty and costs 0)
-//        out loss f32 [P], reward f32 [2P], slope f32 [2P] (∂loss[p]/∂logp, read by the reverse)
+//        (trained tokens; a pair where one of its two is 0 is empty: all its outputs are 0. KTO
+//        takes each sequence by itself)
+//        out loss f32 [P], reward f32 [2P], slope? f32 [2P] (∂loss[p]/∂logp, read by the reverse)
 //   bwd  in  dloss f32 [P], slope                           out dlogp f32 [2P]  writes
-//        The formulas are at PreferenceAttr.
+//        The formulas are at PreferenceAttr, and for every back end in plan/preference.h.
 //
 // kl_head      kl[m] = Σ_v q_v (log q_v - log p_v),  p = softmax(x[m] wᵀ / τ), q = softmax(tx[m]
 // twᵀ / τ); whole logits never exist, and the teacher gets no gradient
@@ -217,15 +218,18 @@ struct ParamGroups {
   int32_t sets = 1;
 };
 // With c, r the two sums of log p, c', r' their reference, n the tokens, σ the logistic function:
-//   kDpo    -(1-ε) log σ(β h) - ε log σ(-β h),  h = (c - c') - (r - r')
-//   kSimpo  -log σ(β (c / n_c - r / n_r) - γ)
-//   kOrpo   -c / n_c - β log σ(o(c / n_c) - o(r / n_r)),  o(x) = x - log(1 - e^x)
-//   kKto    λ_d (1 - σ(β (c - c' - z))) + λ_u (1 - σ(β (z - r + r'))),  z given, held constant
+//   kDpo    -(1-ε) log σ(h) - ε log σ(-h),  h = β ((c - c') - (r - r'))
+//   kSimpo  the same,  h = β (c / n_c - r / n_r) - γ
+//   kOrpo   -β log σ(o(c / n_c) - o(r / n_r)),  o(x) = x - log(1 - e^x); the likelihood that is
+//           added to it is the plan's own
+//   kKto    λ_d (1 - σ(β (c - c'))) + λ_u σ(β (r - r')); what is fed as reference has the estimate
+//           of the divergence added, which is held constant
+// reward: β (c - c'), β (r - r'); kSimpo and kOrpo β c / n_c, β r / n_r.
 struct PreferenceAttr {
   enum class Kind : uint8_t { kDpo, kSimpo, kOrpo, kKto } kind = Kind::kDpo;
   float beta = 0.1f;                     // β; ORPO's λ
   float gamma = 0;                       // SimPO's margin
-  float smoothing = 0;                   // ε of DPO
+  float smoothing = 0;                   // ε of DPO and SimPO
   float desirable = 1, undesirable = 1;  // λ of KTO
 };
 struct KlAttr {

@@ -257,7 +257,7 @@ ValueId Recorder::kl_head(ValueId x, ValueId w, ValueId teacher_x, ValueId teach
           plan_, Op::kKlHead, {x, w, teacher_x, teacher_w, targets},
           "x [M, D], w [V, D], teacher's [M, E] and [V, E], targets [M]");
   ValueId kl = temp("kl", {shape(x).rows()}, DType::kF32);
-  ValueId slope = training_ ? like(x, ".dkl_dx") : kNone;
+  ValueId slope = training_ ? like(x, "dkl_dx") : kNone;
   append(
       {Op::kKlHead, Dir::kForward, {x, w, teacher_x, teacher_w, targets}, {{kl}, {slope}}, attr});
   return kl;

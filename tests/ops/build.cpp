@@ -47,6 +47,12 @@ void Builder::build() {
     case Op::kSegmentSum:
       segment_sum();
       break;
+    case Op::kPreferenceLoss:
+      preference_loss();
+      break;
+    case Op::kKlHead:
+      kl_head();
+      break;
     case Op::kGradNorm:
       grad_norm();
       break;
@@ -54,8 +60,6 @@ void Builder::build() {
       adamw();
       break;
     case Op::kColumnScale:
-    case Op::kPreferenceLoss:
-    case Op::kKlHead:
     case Op::kColumnNorm:
     case Op::kSgd:
     case Op::kLion:

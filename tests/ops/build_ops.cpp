@@ -266,6 +266,63 @@ void Builder::segment_sum() {
   c_.bwd_out = {"dx"};
 }
 
+// Sums of log p of sequences of 1 to 9 tokens; with empty=1 some sequences have none.
+void Builder::preference_loss() {
+  using Kind = PreferenceAttr::Kind;
+  int64_t p = size("P");
+  used_.push_back("kind");
+  const std::string& kind = c_.keys["kind"];
+  const bool empty = size("empty", 0) != 0;
+  c_.attr = PreferenceAttr{.kind = kind == "simpo"  ? Kind::kSimpo
+                                   : kind == "orpo" ? Kind::kOrpo
+                                   : kind == "kto"  ? Kind::kKto
+                                                    : Kind::kDpo,
+                           .beta = number("beta", 0.1f),
+                           .gamma = number("gamma", 0.5f),
+                           .smoothing = number("smoothing", 0.0f),
+                           .desirable = number("desirable", 1.0f),
+                           .undesirable = number("undesirable", 1.0f)};
+  Arg& tokens = value("tokens", {2 * p});
+  for (int64_t i = 0; i < 2 * p; ++i)
+    tokens.data.push_back(empty && rarely() ? 0.0 : static_cast<double>(1 + below(9)));
+  for (const char* name : {"logp", "reference"}) {
+    Arg& a = value(name, {2 * p});
+    a.differentiable = a.name == "logp";
+    for (double n : tokens.data)
+      a.data.push_back(rounded(-n * (0.2 + std::abs(rng_.normal())), DType::kF32));
+  }
+  output("loss", {p}, 1);
+  output("reward", {2 * p}, 1);
+  output("slope", {2 * p}, 1);
+  input("dloss", {p});
+  output("dlogp", {2 * p}, 1);
+  c_.fwd_in = {"logp", "reference", "tokens"};
+  c_.fwd_out = {"loss", "reward", "slope"};
+  c_.bwd_in = {"dloss", "slope"};
+  c_.bwd_out = {"dlogp"};
+}
+
+void Builder::kl_head() {
+  int64_t m = size("M"), d = size("D"), e = size("E"), v = size("V");
+  const double range = number("range", 1.0f);
+  c_.attr = KlAttr{number("temperature", 1.0f)};
+  input("x", {m, d}, true, range / std::sqrt(static_cast<double>(d)));
+  input("w", {v, d}, false);
+  input("tx", {m, e}, false, range / std::sqrt(static_cast<double>(e)));
+  input("tw", {v, e}, false);
+  ints_by("targets", m, [&](int64_t) { return rarely() ? -1 : below(v); });
+  output("kl", {m}, d + e + v);
+  output("dkl_dx", {m, d}, d + e + v);
+  input("dkl", {m});
+  output("dx", {m, d}, 1);
+  unit_terms({"dkl_dx"});  // differences of probabilities
+  if (c_.arg("w").dtype != DType::kBF16 || c_.arg("tw").dtype != DType::kBF16) unit_terms({"kl"});
+  c_.fwd_in = {"x", "w", "tx", "tw", "targets"};
+  c_.fwd_out = {"kl", "dkl_dx"};
+  c_.bwd_in = {"dkl", "dkl_dx"};
+  c_.bwd_out = {"dx"};
+}
+
 void Builder::grad_norm() {
   int64_t p = size("P");
   input("g", {p}, false);

@@ -136,6 +136,8 @@ class Builder {
   void gather_rows();
   void head();
   void segment_sum();
+  void preference_loss();
+  void kl_head();
   void grad_norm();
   void adamw();
   void copy();

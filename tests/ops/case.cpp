@@ -70,11 +70,14 @@ bool Case::frozen(const Arg& arg) const {
 }
 
 Role role_of(Op op, const std::string& name) {
-  if (op == Op::kSegmentSum || op == Op::kGradNorm || op == Op::kAdamw) return Role::kOther;
+  if (op == Op::kSegmentSum || op == Op::kPreferenceLoss || op == Op::kGradNorm || op == Op::kAdamw)
+    return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias;
-  if (name == "w" || (op == Op::kEmbed && name == "table") || (has_bias && name == "b"))
+  if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
+      (has_bias && name == "b"))
     return Role::kWeight;
-  for (const char* other : {"table", "dtable", "dw", "db", "rstd", "lse", "logp", "dlogp"})
+  for (const char* other :
+       {"table", "dtable", "dw", "db", "rstd", "lse", "logp", "dlogp", "kl", "dkl"})
     if (name == other) return Role::kOther;
   return Role::kActivation;
 }

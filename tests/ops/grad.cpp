@@ -131,9 +131,11 @@ class NetworkMaker {
         return r_.head(in(0), in(1), in(2));
       case Op::kSegmentSum:
         return r_.segment_sum(in(0), in(1), in(2), c_.size("S"));
-      case Op::kColumnScale:
       case Op::kPreferenceLoss:
+        return r_.preference_loss(in(0), in(1), in(2), std::get<PreferenceAttr>(c_.attr)).loss;
       case Op::kKlHead:
+        return r_.kl_head(in(0), in(1), in(2), in(3), in(4), std::get<KlAttr>(c_.attr));
+      case Op::kColumnScale:
       case Op::kColumnNorm:
       case Op::kGradNorm:
       case Op::kAdamw:

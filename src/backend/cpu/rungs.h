@@ -44,6 +44,8 @@ Candidates row_candidates(Rung rung);
 Candidates attention_fwd_candidates(Rung rung);
 Candidates attention_bwd_candidates(Rung rung);
 Candidates head_candidates(Rung rung);
+Candidates kl_head_candidates(Rung rung);
+Candidates preference_candidates(Rung rung);
 Candidates optimizer_candidates(Rung rung);
 
 // Multiplications and additions that one thread finishes in `rounds` rounds of the peak loop.

@@ -51,6 +51,8 @@ Candidates norm_candidates(Arch arch);
 Candidates elementwise_candidates(Arch arch);
 Candidates row_candidates(Arch arch);
 Candidates head_candidates(Arch arch);
+Candidates kl_head_candidates(Arch arch);
+Candidates preference_candidates(Arch arch);
 Candidates optimizer_candidates(Arch arch);
 
 }  // namespace wick::cuda

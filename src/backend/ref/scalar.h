@@ -120,6 +120,14 @@ void segment_sum_fwd(const StepArgs&);
 template <class S>
 void segment_sum_bwd(const StepArgs&);
 template <class S>
+void preference_loss_fwd(const StepArgs&);
+template <class S>
+void preference_loss_bwd(const StepArgs&);
+template <class S>
+void kl_head_fwd(const StepArgs&);
+template <class S>
+void kl_head_bwd(const StepArgs&);
+template <class S>
 void grad_norm_fwd(const StepArgs&);
 template <class S>
 void adamw_fwd(const StepArgs&);
