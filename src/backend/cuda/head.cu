@@ -36,24 +36,31 @@ Operand rows_from(Operand o, int64_t first, int64_t count) {
 
 // Scratch, and the products over it. Without `base` only sizes.
 struct Work {
-  Operand logits;  // [rows, words] f32
-  Operand sums;    // [M, D] f32: Σ of weighted weights
+  Operand logits;   // [rows, words] f32
+  Operand sums;     // [M, D] f32: Σ of weighted weights
+  Operand weights;  // [words, D] in x's type, where w rests in another
   float *most, *others, *chosen;
   void* product;
   size_t bytes = 0;  // before the products' own
 
-  Work(int64_t m, int64_t v, int64_t d, void* base) {
+  Work(const Operand& x, const Operand& w, void* base) {
+    const int64_t m = x.rows, d = x.cols, words = std::min(w.rows, kWords);
     auto take = [&](int64_t count) {
       auto* p = base == nullptr ? nullptr : static_cast<char*>(base) + bytes;
       bytes += static_cast<size_t>(divide_up(count * 4, kAlignment) * kAlignment);
       return reinterpret_cast<float*>(p);
     };
-    auto matrix = [&](int64_t rows, int64_t cols) {
-      const int64_t ld = divide_up(cols, kWide) * kWide;
-      return Operand{.data = take(rows * ld), .rows = rows, .cols = cols, .ld = ld};
+    auto matrix = [&](int64_t rows, int64_t cols, DType dtype = DType::kF32) {
+      const int64_t ld = divide_up(cols, kWide) * kWide, floats = dtype == DType::kF32 ? 1 : 2;
+      return Operand{.data = take(divide_up(rows * ld, floats)),
+                     .rows = rows,
+                     .cols = cols,
+                     .ld = ld,
+                     .dtype = dtype};
     };
-    logits = matrix(std::min(m, kRows), std::min(v, kWords));
+    logits = matrix(std::min(m, kRows), words);
     sums = matrix(m, d);
+    if (w.dtype != x.dtype) weights = matrix(words, d, x.dtype);
     most = take(m);
     others = take(m);
     chosen = take(m);
@@ -100,7 +107,8 @@ size_t products_scratch(const Work& work, const Operand& x, const Operand& w, bo
   if (x.rows == 0 || w.rows == 0) return 0;
   for (int64_t rows : sizes(x.rows, kRows))
     for (int64_t words : sizes(w.rows, kWords)) {
-      const Operand part = rows_from(w, 0, words), some = rows_from(x, 0, rows);
+      const Operand part = rows_from(work.weights ? work.weights : w, 0, words);
+      const Operand some = rows_from(x, 0, rows);
       const Operand factors = work.factors(rows, words, x.dtype);
       needs(kLogits, some, part, work.block(rows, words));
       for (bool add : {false, true}) {
@@ -109,6 +117,40 @@ size_t products_scratch(const Work& work, const Operand& x, const Operand& w, bo
       }
     }
   return most;
+}
+
+template <typename Weights, typename T, bool kAligned>
+struct Cast {
+  Weights from;
+  int64_t first;
+  Rows<T> to;
+  __device__ void operator()(int64_t r, int c, int left) const {
+    float v[kWide];
+    read_weights<kAligned>(from, first + r, c, left, v);
+    Wide<T> cast;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) cast.set(i, v[i]);
+    store_wide<kAligned>(to[r] + c, left, cast);
+  }
+};
+
+// Rows of w as products take them. Those of another type are cast into scratch for the first block
+// of rows of x and serve the others too.
+Operand words_of(const Queue& queue, const Work& work, const Operand& w, int64_t first,
+                 int64_t words, bool cast) {
+  if (!work.weights) return rows_from(w, first, words);
+  const Operand made = rows_from(work.weights, 0, words);
+  if (!cast) return made;
+  with_weights(w, [&](auto weights, bool weights_aligned) {
+    with_activation(made.dtype, [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      with_bool(weights_aligned && wide_aligned(made), [&](auto aligned) {
+        each_wide(queue, words, made.cols,
+                  Cast<decltype(weights), T, aligned()>{weights, first, rows<T>(made)});
+      });
+    });
+  });
+  return made;
 }
 
 // The words of a row that a thread has in registers: kEach of every kThreads * kEach.
@@ -237,10 +279,11 @@ void head_fwd(const StepArgs& args) {
   const int64_t m = x.rows, d = x.cols;
   if (m == 0) return;
   const Queue& q = queue(args);
-  const Work work(m, w.rows, d, args.scratch);
+  const Work work(x, w, args.scratch);
   const auto* target_of = targets.as<const int32_t>();
   for_blocks(m, w.rows, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
-    const Operand part = rows_from(w, v0, words), logits = work.block(rows, words);
+    const Operand part = words_of(q, work, w, v0, words, r0 == 0);
+    const Operand logits = work.block(rows, words);
     const Operand sums = rows_from(work.sums, r0, rows);
     product(q, kLogits, rows_from(x, r0, rows), part, logits, work.product);
     const Softmax a{.logits = cuda::rows<float>(logits),
@@ -275,7 +318,7 @@ void head_fwd(const StepArgs& args) {
 }
 size_t head_fwd_scratch(const StepArgs& args, int sms) {
   const Operand &x = args.in[0], &w = args.in[1];
-  const Work work(x.rows, w.rows, x.cols, nullptr);
+  const Work work(x, w, nullptr);
   const bool to_x = static_cast<bool>(operand_at(args.out, 2));
   return work.bytes + products_scratch(work, x, w, to_x, {}, sms);
 }
@@ -349,9 +392,10 @@ void head_bwd(const StepArgs& args) {
   const bool make_dx = dx && !slope;
   if (!make_dx && !dw) return;
   if (dw && m == 0 && !args.accumulates(1)) clear_rows(q, dw);
-  const Work work(m, w.rows, w.cols, args.scratch);
+  const Work work(x, w, args.scratch);
   for_blocks(m, w.rows, [&](int64_t r0, int64_t count, int64_t v0, int64_t words) {
-    const Operand part = rows_from(w, v0, words), some = rows_from(x, r0, count);
+    const Operand part = words_of(q, work, w, v0, words, r0 == 0);
+    const Operand some = rows_from(x, r0, count);
     const Operand logits = work.block(count, words);
     const Operand factors = work.factors(count, words, x.dtype);
     product(q, kLogits, some, part, logits, work.product);
@@ -391,7 +435,7 @@ size_t head_bwd_scratch(const StepArgs& args, int sms) {
   if (!reads_words(args)) return 0;
   const Operand &x = args.in[1], &w = args.in[2];
   const bool to_x = args.out[0] && !operand_at(args.in, 5);
-  const Work work(x.rows, w.rows, w.cols, nullptr);
+  const Work work(x, w, nullptr);
   return work.bytes + products_scratch(work, x, w, to_x, operand_at(args.out, 1), sms);
 }
 

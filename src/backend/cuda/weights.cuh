@@ -16,18 +16,18 @@ __device__ inline void read_weights(const Rows<const W>& w, int64_t row, int col
 #pragma unroll
   for (int i = 0; i < kWide; ++i) v[i] = x[i];
 }
-// A stretch lies in one group, and 4-bit codes of it in one half of their bytes.
+// A stretch lies in one group and, of 4 bits, in one half of its bytes; rows are 16-byte aligned.
 template <bool kAligned>
 __device__ inline void read_weights(const Codes& w, int64_t row, int col, int left,
                                     float (&v)[kWide]) {
-  const uint8_t* codes = w.row(row);
-  const float scale = w.scale(row, col);
   const bool bytes = w.bits == 8;
-  const uint8_t* from = codes + (bytes ? col : col / 32 * 16 + col % 16);
+  const Pack<uint8_t, kWide> codes =
+      load<kWide>(w.row(row) + (bytes ? col : col / 32 * 16 + col % 16));
+  const float scale = w.scale(row, col);
   const int shift = col % 32 < 16 ? 0 : 4;
 #pragma unroll
   for (int i = 0; i < kWide; ++i) {
-    const int code = bytes ? static_cast<int8_t>(from[i]) : (from[i] >> shift & 15) - 8;
+    const int code = bytes ? static_cast<int8_t>(codes.at[i]) : (codes.at[i] >> shift & 15) - 8;
     v[i] = i < left ? scale * static_cast<float>(code) : 0.0f;
   }
 }
