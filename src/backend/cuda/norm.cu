@@ -77,7 +77,7 @@ struct Forward {
   float inverse, eps;  // 1 / cols
 };
 
-template <typename T, typename W, bool kAdd, bool kAligned, bool kWarp, int kPacks>
+template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
 __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     rms_norm_fwd_kernel(const __grid_constant__ Forward<T, W> p) {
   __shared__ float shared[33];
@@ -89,16 +89,14 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   Wide<W> w[kPacks];
   auto read = [&](int base) {
     load_packs<kAligned>(team, from, base, p.cols, x);
-    if constexpr (kAdd) {
+    load_packs<kAligned>(team, p.w, base, p.cols, w);
+    if (p.b) {
       Wide<T> b[kPacks];
       load_packs<kAligned>(team, p.b[team.row], base, p.cols, b);
-      load_packs<kAligned>(team, p.w, base, p.cols, w);
 #pragma unroll
       for (int i = 0; i < kPacks; ++i)
 #pragma unroll
         for (int j = 0; j < kWide; ++j) x[i].set(j, x[i][j] + b[i][j]);
-    } else {
-      load_packs<kAligned>(team, p.w, base, p.cols, w);
     }
   };
   float squares = 0;
@@ -118,7 +116,7 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     for (int i = 0; i < kPacks; ++i) {
       const int c = team.col(base, i);
       if (c >= p.cols) break;
-      if constexpr (kAdd) store_wide<kAligned>(p.sum[team.row] + c, p.cols - c, x[i]);
+      if (p.b) store_wide<kAligned>(p.sum[team.row] + c, p.cols - c, x[i]);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) x[i].set(j, x[i][j] * rstd * w[i][j]);
       store_wide<kAligned>(to + c, p.cols - c, x[i]);
@@ -232,11 +230,8 @@ void norm_fwd(const StepArgs& args, const Operand& x, const Operand& b, const Op
                             .eps = a.eps};
       with_team(aligned, rows, cols,
                 [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  with_bool(static_cast<bool>(b), [&](auto add) {
-                    launch(queue(args),
-                           rms_norm_fwd_kernel<T, W, add(), is_aligned(), warp(), packs()>, blocks,
-                           threads, 0, p);
-                  });
+                  launch(queue(args), rms_norm_fwd_kernel<T, W, is_aligned(), warp(), packs()>,
+                         blocks, threads, 0, p);
                 });
     });
   });
