@@ -15,7 +15,7 @@
 // most) v must be finite, also where no row looks.
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/shared.cuh"
 
 namespace wick::cuda {
 
@@ -111,19 +111,6 @@ size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int 
 // False, with nothing enqueued, where the card has too little shared memory.
 bool attention_fwd_mma(const StepArgs& args);
 bool attention_bwd_mma(const StepArgs& args);
-
-// Lets `kernel` have `bytes` of shared memory. False where the card has not that much.
-template <typename Kernel>
-bool allow_shared(Kernel* kernel, size_t bytes) {
-  if (bytes <= size_t{48} << 10) return true;
-  int device = 0, most = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-             cudaSuccess &&
-         bytes <= static_cast<size_t>(most) &&
-         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes)) == cudaSuccess;
-}
 
 // The keys that row t looks at, of those that exist.
 struct KeyRange {

@@ -7,21 +7,9 @@
 //   left       16 x 16, right 16 (depth) x 8 (columns)
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/shared.cuh"
 
 namespace wick::cuda {
-
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// Asynchronous copies into shared memory; zeros, and nothing is read, where not `valid`.
-__device__ inline void copy16(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)),
-               "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-__device__ inline void copies_wait() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
 // Of the `Threads` threads of set `set` of `Sets`. The barriers' numbers are constants, because a
 // block with a computed one is given all sixteen.

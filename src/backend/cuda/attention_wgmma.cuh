@@ -114,41 +114,4 @@ __device__ __forceinline__ void group_multiply_32(float (*d)[4], uint64_t left, 
 #endif
 }
 
-// ---- clusters of blocks
-
-__device__ inline void cluster_barrier() {
-#ifdef WICK_WGMMA
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::
-                   : "memory");
-#endif
-}
-// What lies at `p` in the shared memory of the cluster's block `rank`.
-__device__ inline uint32_t cluster_address(const void* p, int rank) {
-  uint32_t at = shared_address(p);
-#ifdef WICK_WGMMA
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;\n" : "+r"(at) : "r"(rank));
-#endif
-  return at;
-}
-__device__ inline Pack<float, 4> cluster_load(const Pack<float, 4>* p, int rank) {
-  Pack<float, 4> x{};
-#ifdef WICK_WGMMA
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n"
-               : "=f"(x.at[0]), "=f"(x.at[1]), "=f"(x.at[2]), "=f"(x.at[3])
-               : "r"(cluster_address(p, rank))
-               : "memory");
-#endif
-  return x;
-}
-__device__ inline float2 cluster_load(const float2* p, int rank) {
-  float2 x{};
-#ifdef WICK_WGMMA
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];\n"
-               : "=f"(x.x), "=f"(x.y)
-               : "r"(cluster_address(p, rank))
-               : "memory");
-#endif
-  return x;
-}
-
 }  // namespace wick::cuda

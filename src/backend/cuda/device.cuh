@@ -136,22 +136,30 @@ __device__ inline void begin_kernel() {
 #endif
 }
 
-// kernel<<<grid, block, shared>>>(args...), overlapping its start with the end of the kernel before
-// it where the card can. Requires: the kernel begins with begin_kernel().
+// kernel<<<grid, block, shared>>>(args...) in clusters of so many blocks, overlapping its start
+// with the end of the kernel before it where the card can. Requires: the kernel begins with
+// begin_kernel(); no clusters but on sm_90.
 template <typename... Params, typename... Args>
-void launch(const Queue& queue, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-            Args&&... args) {
+void launch_clusters(const Queue& queue, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     size_t shared, int cluster, Args&&... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = queue.stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = queue.arch == Arch::kSm90 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  config.attrs = attributes;
+  config.numAttrs = queue.arch != Arch::kSm90 ? 0 : cluster == 1 ? 1 : 2;
   cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...);
+}
+template <typename... Params, typename... Args>
+void launch(const Queue& queue, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            Args&&... args) {
+  launch_clusters(queue, kernel, grid, block, shared, 1, std::forward<Args>(args)...);
 }
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
