@@ -253,7 +253,7 @@ class LtBlas final : public Blas {
     return best;
   }
 
-  static constexpr int kCandidates = 8, kRounds = 4, kRuns = 4;
+  static constexpr int kCandidates = 24, kRounds = 4, kRuns = 4;
 
   Api api_;
   cublasLtHandle_t handle_;

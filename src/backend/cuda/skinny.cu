@@ -8,11 +8,12 @@
 namespace wick::cuda {
 namespace {
 
-constexpr int64_t kTallRows = 2048;       // from here on a block makes several tiles of rows
-constexpr int64_t kSplitDepth = 2048;     // longer rows are shared by a cluster
-constexpr int64_t kSplitTokens = 256;     // as many rows too, where they are summed over
-constexpr int64_t kChainedDepth = 1024;   // h is made again by every block that spreads it
-constexpr int64_t kMostBlocks = 1 << 24;  // of a launch
+constexpr int64_t kTallRows = 2048;    // from here on a block makes several tiles of rows
+constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by a cluster
+constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
+constexpr int64_t kChainedDepth = 1024;     // h is made again by every block that spreads it
+constexpr int64_t kMostBlocks = 1 << 24;    // of a launch
+constexpr int64_t kMostAskedFor = 1 << 20;  // bytes of parameters that are asked for early
 
 // Bytes that an operand covers: rows of `width`, `stride` apart.
 struct Area {
@@ -79,8 +80,8 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
   for (int i = 0; i < list.group.count; ++i) {
     SkinnyProblem& p = list.group.at[i];
     const bool turned = p.kind == SkinnyKind::kTurned;
-    const int64_t tiles =
-        divide_up(p.m, turned ? SkinnyShape<Tiles>::kTurnedCols : int64_t{16} * RT);
+    p.tile_rows = turned ? SkinnyShape<Tiles>::kTurnedCols : 16 * RT;
+    const int64_t tiles = divide_up(p.m, p.tile_rows);
     if (p.spreads > 0) {
       // A narrow product is repeated by every part, so they are fewer.
       const int64_t wanted = (p.kind == SkinnyKind::kNarrow ? 2 : 6) * int64_t{queue.sms};
@@ -88,7 +89,8 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
           std::clamp<int64_t>(divide_up(wanted, tiles), 1, divide_up(p.chunks, kSkinnyWarps)));
     }
     p.first_block = blocks;
-    blocks += static_cast<int>(tiles) * p.splits * p.parts;
+    p.blocks = static_cast<int>(tiles) * p.splits * p.parts;
+    blocks += p.blocks;
     if (list.clusters) blocks = (blocks + kSkinnyCluster - 1) / kSkinnyCluster * kSkinnyCluster;
   }
   return static_cast<unsigned>(blocks);
@@ -111,7 +113,11 @@ void launch_list(const Queue& queue, SkinnyList::Impl& list) {
     launch_list<Tiles, Tiles == 8 ? 2 : 4>(queue, list);
 }
 
-bool is(const Operand& o, DType dtype) { return o.dtype == dtype && o.form == WeightForm::kRows; }
+// Of that type, in rows, and small enough for the kernels' indices.
+bool is(const Operand& o, DType dtype) {
+  return o.dtype == dtype && o.form == WeightForm::kRows && o.rows <= kMostBlocks &&
+         o.cols <= kMostBlocks && o.ld <= kMostBlocks;
+}
 
 // The list, with room for one more.
 SkinnyList::Impl& list_for(const Queue& queue, const Operand& a, const Operand& b,
@@ -128,12 +134,14 @@ void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, cons
   p.a = a.data;
   p.b = b.data;
   p.y = y.data;
-  p.a_ld = a.ld;
-  p.b_ld = b.ld;
-  p.y_ld = y.ld;
+  p.a_ld = static_cast<int>(a.ld);
+  p.b_ld = static_cast<int>(b.ld);
+  p.y_ld = static_cast<int>(y.ld);
   p.first_spread = list.group.spread_count;
   list.most_rank = std::max<int64_t>(list.most_rank, p.r);
-  if (p.kind != SkinnyKind::kTurned) list.most_rows = std::max(list.most_rows, p.m);
+  if (p.kind != SkinnyKind::kTurned) list.most_rows = std::max<int64_t>(list.most_rows, p.m);
+  if (p.kind == SkinnyKind::kNarrow)
+    p.b_bytes = std::min(kMostAskedFor, ((b.rows - 1) * b.ld + b.cols) * int64_t{sizeof(float)});
   list.turned |= p.kind == SkinnyKind::kTurned;
   list.clusters |= p.splits > 1;
   list.blocks += (divide_up(p.m, 16) + 1) * p.splits;
@@ -147,7 +155,7 @@ int chained_column(const SkinnyList::Impl& list, const Operand& a) {
   if (list.group.count == 0 || list.group.spread_count == SkinnyGroup::kMost) return -1;
   const SkinnyProblem& p = list.group.at[list.group.count - 1];
   if (p.kind != SkinnyKind::kNarrow || p.accumulate || p.splits > 1 || p.k > kChainedDepth ||
-      p.m != a.rows || p.y_ld != a.ld)
+      p.m >= kTallRows || p.m != a.rows || p.y_ld != a.ld)
     return -1;
   const int64_t column = a.as<const Bf16>() - static_cast<const Bf16*>(p.y);
   return column >= 0 && column + a.cols <= p.r ? static_cast<int>(column) : -1;
@@ -172,12 +180,12 @@ void flush(const Queue& queue) {
 bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
                     const Operand& a, const Operand& b, const Operand& y) {
   if (y.cols > kSkinny || !is(a, DType::kBF16) || !is(b, DType::kF32) || !is(y, DType::kBF16) ||
-      !aligned16(a) || (b_by_rank && !aligned16(b)) || a.cols % 8 != 0 || a.rows > kMostBlocks)
+      !aligned16(a) || (b_by_rank && !aligned16(b)) || a.cols % 8 != 0)
     return false;
   const SkinnyProblem p{
       .kind = SkinnyKind::kNarrow,
-      .m = a.rows,
-      .k = a.cols,
+      .m = static_cast<int>(a.rows),
+      .k = static_cast<int>(a.cols),
       .r = static_cast<int>(y.cols),
       .splits = queue.arch == Arch::kSm90 && a.cols > kSplitDepth ? kSkinnyCluster : 1,
       .alpha = alpha,
@@ -187,21 +195,30 @@ bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_
   return true;
 }
 
+namespace {
+
+// Of a sum over rows: few columns leave the card empty, many rows are a long way.
+int splits_of_sum(const Queue& queue, int64_t rows, int64_t cols) {
+  const bool worth = rows >= kManyTokens || (rows >= kSplitTokens && cols <= kFewColumns);
+  return queue.arch == Arch::kSm90 && worth ? kSkinnyCluster : 1;
+}
+
+}  // namespace
+
 bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, bool y_by_rank,
                            const Operand& a, const Operand& b, const Operand& y) {
   if (b.cols > kSkinny || !is(a, DType::kBF16) || !is(b, DType::kBF16) || !is(y, DType::kF32) ||
-      !aligned16(a) || a.cols > kMostBlocks)
+      !aligned16(a))
     return false;
-  const SkinnyProblem p{
-      .kind = SkinnyKind::kTurned,
-      .m = a.cols,
-      .k = a.rows,
-      .r = static_cast<int>(b.cols),
-      .splits = queue.arch == Arch::kSm90 && a.rows >= kSplitTokens ? kSkinnyCluster : 1,
-      .alpha = alpha,
-      .accumulate = accumulate,
-      .by_rank = y_by_rank,
-      .b_aligned = aligned16(b)};
+  const SkinnyProblem p{.kind = SkinnyKind::kTurned,
+                        .m = static_cast<int>(a.cols),
+                        .k = static_cast<int>(a.rows),
+                        .r = static_cast<int>(b.cols),
+                        .splits = splits_of_sum(queue, a.rows, a.cols),
+                        .alpha = alpha,
+                        .accumulate = accumulate,
+                        .by_rank = y_by_rank,
+                        .b_aligned = aligned16(b)};
   put_on_list(list_for(queue, a, b, y), p, a, b, y);
   return true;
 }
@@ -209,17 +226,17 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
 bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
                   const Operand& a, const Operand& b, const Operand& y) {
   if (a.cols > kSkinny || !is(a, DType::kBF16) || !is(b, DType::kF32) || !is(y, DType::kBF16) ||
-      !aligned16(y) || y.rows > kMostBlocks || y.cols > kMostBlocks)
+      !aligned16(y))
     return false;
   Spread s{.b = b.as<const float>(),
            .y = y.as<Bf16>(),
-           .b_ld = b.ld,
-           .y_ld = y.ld,
-           .n = y.cols,
+           .rank_step = static_cast<int>(b_by_rank ? b.ld : 1),
+           .column_step = static_cast<int>(b_by_rank ? 1 : b.ld),
+           .y_ld = static_cast<int>(y.ld),
+           .n = static_cast<int>(y.cols),
            .r = static_cast<int>(a.cols),
            .alpha = alpha,
-           .accumulate = accumulate,
-           .by_rank = b_by_rank};
+           .accumulate = accumulate};
   SkinnyList::Impl& list = *queue.skinny->impl;
   s.column = chained_column(list, a);
   if (s.column >= 0 && !list.waits(b, y)) {
@@ -228,8 +245,10 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
     return true;
   }
   s.column = 0;
-  const SkinnyProblem p{
-      .kind = SkinnyKind::kWide, .m = y.rows, .r = static_cast<int>(a.cols), .alpha = alpha};
+  const SkinnyProblem p{.kind = SkinnyKind::kWide,
+                        .m = static_cast<int>(y.rows),
+                        .r = static_cast<int>(a.cols),
+                        .alpha = alpha};
   put_on_list(list_for(queue, a, b, y), p, a, b, y);
   list.add(s);
   return true;

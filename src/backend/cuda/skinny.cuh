@@ -23,10 +23,11 @@ enum class SkinnyKind : int { kNarrow, kTurned, kWide };
 struct Spread {
   const float* b = nullptr;
   Bf16* y = nullptr;
-  int64_t b_ld = 0, y_ld = 0, n = 0;
-  int r = 0, column = 0, first_chunk = 0;  // of kSpreadCols, counted over the problem's spreads
+  int rank_step = 0, column_step = 0;  // of b, from a rank or a column to the next
+  int y_ld = 0, n = 0, r = 0, column = 0;
+  int first_chunk = 0;  // of kSpreadCols, counted over the problem's spreads
   float alpha = 1.0f;
-  bool accumulate = false, by_rank = false;
+  bool accumulate = false;
 };
 
 // kNarrow  y [M, R] = a b, and its spreads, which read what it makes
@@ -36,26 +37,27 @@ struct SkinnyProblem {
   SkinnyKind kind = SkinnyKind::kNarrow;
   const void *a = nullptr, *b = nullptr;
   void* y = nullptr;
-  int64_t a_ld = 0, b_ld = 0, y_ld = 0, m = 0, k = 0;
-  int r = 0, first_block = 0;
-  int splits = 1;  // blocks that share k: 1 or kSkinnyCluster
-  int parts = 1;   // blocks that share the columns of the spreads; 1 where splits is not
+  int a_ld = 0, b_ld = 0, y_ld = 0, m = 0, k = 0, r = 0, first_block = 0;
+  int blocks = 0, tile_rows = 0;  // of y, a block's
+  int64_t b_bytes = 0;            // kNarrow: what lies at b
+  int splits = 1;                 // blocks that share k: 1 or kSkinnyCluster
+  int parts = 1;  // blocks that share the columns of the spreads; 1 where splits is not
   int first_spread = 0, spreads = 0, chunks = 0;
   float alpha = 1.0f;
   bool accumulate = false, by_rank = false;
   bool b_aligned = false;  // kTurned: 16 bytes of b's rows are copied at once
 
   template <typename T>
-  __device__ const T* a_row(int64_t i) const {
-    return static_cast<const T*>(a) + i * a_ld;
+  __device__ const T* a_row(int i) const {
+    return static_cast<const T*>(a) + static_cast<int64_t>(i) * a_ld;
   }
   template <typename T>
-  __device__ const T* b_row(int64_t i) const {
-    return static_cast<const T*>(b) + i * b_ld;
+  __device__ const T* b_row(int i) const {
+    return static_cast<const T*>(b) + static_cast<int64_t>(i) * b_ld;
   }
   template <typename T>
-  __device__ T* y_row(int64_t i) const {
-    return static_cast<T*>(y) + i * y_ld;
+  __device__ T* y_row(int i) const {
+    return static_cast<T*>(y) + static_cast<int64_t>(i) * y_ld;
   }
 };
 
@@ -99,6 +101,7 @@ __device__ void sum_warps(const float (&sums)[RT][Tiles][4], float* warp_sums, f
       *reinterpret_cast<float2*>(at + 8 * S::kCols) = {sums[rt][j][2], sums[rt][j][3]};
     }
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < 16 * S::kCols; i += kSkinnyThreads) {
       float total = 0;
 #pragma unroll
@@ -112,17 +115,17 @@ __device__ void sum_warps(const float (&sums)[RT][Tiles][4], float* warp_sums, f
 // put(row, rank, sum) for what the blocks of a cluster have in their tiles, in their order; each
 // block does a share.
 template <int Tiles, typename Put>
-__device__ void sum_blocks(const SkinnyProblem& p, int split, const float* tile, int rows,
-                           Put put) {
+__device__ __forceinline__ void sum_blocks(int splits, int split, const float* tile, int rows,
+                                           Put put) {
   using S = SkinnyShape<Tiles>;
-  const bool cluster = p.splits > 1;
-  if (cluster) cluster_barrier();
+  if (splits > 1) cluster_barrier();
+#pragma unroll 1
   for (int i = split * kSkinnyThreads + threadIdx.x; i < rows * S::kCols;
-       i += p.splits * kSkinnyThreads) {
+       i += splits * kSkinnyThreads) {
     const int row = i / S::kCols, rank = i % S::kCols;
     const float* at = tile + row * S::kLd + rank;
     float sum = 0;
-    if (cluster) {
+    if (splits > 1) {
       float parts[kSkinnyCluster];
 #pragma unroll
       for (int s = 0; s < kSkinnyCluster; ++s) parts[s] = cluster_load(at, s);
@@ -133,74 +136,89 @@ __device__ void sum_blocks(const SkinnyProblem& p, int split, const float* tile,
     }
     put(row, rank, sum);
   }
-  if (cluster) cluster_barrier();  // until then the others' shared memory is read
+  if (splits > 1) cluster_barrier();  // until then the others' shared memory is read
 }
+
+// Eight neighbours of y.
+struct alignas(16) Eight {
+  __nv_bfloat162 at[4];
+};
 
 // The spreads of rows [m0, m0 + 16 * RT) from their tile of h, with tf32 for b. A warp has 32
 // columns; within them, column 8 (n / 2) + 2 j + n % 2 is column n of the tensor core's product j,
 // so that a lane's four products are eight neighbours in y.
 template <int Tiles, int RT>
-__device__ void spread_rows(const SkinnyGroup& group, const SkinnyProblem& p, int64_t m0, int part,
-                            const float* h) {
+__device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const SkinnyProblem& p,
+                                            int m0, int part, const float* h) {
   using S = SkinnyShape<Tiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   int at = p.first_spread;
-  for (int chunk = part * kSkinnyWarps + warp; chunk < p.chunks; chunk += p.parts * kSkinnyWarps) {
-    while (at + 1 < p.first_spread + p.spreads && group.spread[at + 1].first_chunk <= chunk) ++at;
+  const int last = p.first_spread + p.spreads - 1, step = p.parts * kSkinnyWarps;
+#pragma unroll 1
+  for (int chunk = part * kSkinnyWarps + warp; chunk < p.chunks; chunk += step) {
+    while (at < last && group.spread[at + 1].first_chunk <= chunk) ++at;
     const Spread& s = group.spread[at];
-    const int64_t n0 = static_cast<int64_t>(chunk - s.first_chunk) * kSpreadCols;
-    const bool inside = n0 + 8 * t < s.n;
-    Pack<Bf16, 8> old[RT][2];
-#pragma unroll
-    for (int rt = 0; rt < RT; ++rt)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t row = m0 + 16 * rt + 8 * half + g;
-        if (s.accumulate && inside && row < p.m)
-          old[rt][half] = load<8>(s.y + row * s.y_ld + n0 + 8 * t);
-      }
+    const int n0 = (chunk - s.first_chunk) * kSpreadCols;
+    const int ranks = s.r, y_ld = s.y_ld;
+    const bool accumulate = s.accumulate;
+    const int rows = n0 + 8 * t < s.n ? p.m - m0 - g : 0;  // whether row i is there: i < rows
+    Bf16* y = s.y + static_cast<int64_t>(m0 + g) * y_ld + n0 + 8 * t;
     uint32_t fb[Tiles][4][2];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t col = n0 + 8 * (g / 2) + 2 * j + g % 2;
+    {
+      const int col = n0 + 8 * (g / 2) + g % 2;
+      const float* b =
+          s.b + static_cast<int64_t>(col) * s.column_step + static_cast<int64_t>(t) * s.rank_step;
 #pragma unroll
       for (int k = 0; k < Tiles; ++k)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int rank = 8 * k + 4 * i + t;
-          const bool real = rank < s.r && col < s.n;
-          fb[k][j][i] =
-              real ? to_tf32(s.by_rank ? s.b[rank * s.b_ld + col] : s.b[col * s.b_ld + rank]) : 0;
-        }
-    }
+        for (int j = 0; j < 4; ++j)
 #pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const bool real = 8 * k + 4 * i + t < ranks && col + 2 * j < s.n;
+            const int to = 2 * j * s.column_step + (8 * k + 4 * i) * s.rank_step;
+            fb[k][j][i] = real ? to_tf32(b[to]) : 0;
+          }
+    }
+    const float* left = h + g * S::kLd + s.column + t;
+    const int most = S::kCols - s.column - t;
+#pragma unroll(RT == 1 ? 1 : 2)
     for (int rt = 0; rt < RT; ++rt) {
+      Eight old[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (accumulate && 16 * rt + 8 * half < rows)
+          old[half] = *reinterpret_cast<const Eight*>(y + static_cast<int64_t>(8 * half) * y_ld);
       float sums[4][4] = {};
 #pragma unroll
       for (int k = 0; k < Tiles; ++k) {
-        if (8 * k >= s.r) break;
+        if (8 * k >= ranks) break;
         uint32_t fa[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int rank = s.column + 8 * k + 4 * (i / 2) + t;
-          const float x = rank < S::kCols ? h[(16 * rt + 8 * (i % 2) + g) * S::kLd + rank] : 0.0f;
-          fa[i] = __float_as_uint(x);
+          const int rank = 8 * k + 4 * (i / 2);
+          fa[i] = rank < most ? __float_as_uint(left[8 * (i % 2) * S::kLd + rank]) : 0;
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) mma_tf32(sums[j], fa, fb[k][j]);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t row = m0 + 16 * rt + 8 * half + g;
-        if (!inside || row >= p.m) continue;
-        Pack<Bf16, 8> made;
+        if (16 * rt + 8 * half >= rows) break;
+        Eight made;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float x = s.alpha * sums[i / 2][2 * half + i % 2];
-          made.at[i] = from_f32<Bf16>(s.accumulate ? x + to_f32(old[rt][half].at[i]) : x);
+        for (int j = 0; j < 4; ++j) {
+          float2 x = {s.alpha * sums[j][2 * half], s.alpha * sums[j][2 * half + 1]};
+          if (accumulate) {
+            const float2 was = __bfloat1622float2(old[half].at[j]);
+            x.x += was.x;
+            x.y += was.y;
+          }
+          made.at[j] = __floats2bfloat162_rn(x.x, x.y);
         }
-        store(s.y + row * s.y_ld + n0 + 8 * t, made);
+        *reinterpret_cast<Eight*>(y + static_cast<int64_t>(8 * half) * y_ld) = made;
       }
+      y += static_cast<int64_t>(16) * y_ld;
+      left += 16 * S::kLd;
     }
   }
 }
@@ -209,139 +227,133 @@ __device__ void spread_rows(const SkinnyGroup& group, const SkinnyProblem& p, in
 // in pieces of 32. Within a piece a lane takes 8 neighbours of k: which k meets which slot of the
 // tensor core does not matter, as long as a and b agree.
 template <int Tiles, int RT>
-__device__ void narrow(const SkinnyGroup& group, const SkinnyProblem& p, int block, char* shared) {
+__device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split, int part,
+                                       float* warp_sums, float* tile) {
   using S = SkinnyShape<Tiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int split = block % p.splits, part = block % p.parts;
-  const int64_t m0 = static_cast<int64_t>(block / (p.splits * p.parts)) * 16 * RT;
-  if (m0 >= p.m) return;
+  const int rows = p.m - m0 - g, k = p.k, r = p.r, step = p.splits * kSkinnyWarps * 32;
+  const int first = (split * kSkinnyWarps + warp) * 32 + 8 * t;
+  const int64_t a_step = static_cast<int64_t>(8) * p.a_ld;
+  const Bf16* a = p.a_row<Bf16>(m0 + g) + first;
+  const bool by_rank = p.by_rank;
+  const int64_t column_step = by_rank ? p.b_ld : 1, depth_step = by_rank ? 1 : p.b_ld;
+  const float* b = static_cast<const float*>(p.b) + g * column_step + first * depth_step;
   float sums[RT][Tiles][4] = {};
-#pragma unroll(RT == 1 ? 2 : 1)
-  for (int64_t k0 = (split * kSkinnyWarps + warp) * 32; k0 < p.k;
-       k0 += p.splits * kSkinnyWarps * 32) {
-    const int64_t at = k0 + 8 * t;
-    const bool inside = at < p.k;
-    Pack<Bf16, 8> x[RT][2];
+  uint4 x[RT][2];
+  auto fetch = [&](int at) {
 #pragma unroll
     for (int rt = 0; rt < RT; ++rt)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t row = m0 + 16 * rt + 8 * half + g;
-        x[rt][half] = Pack<Bf16, 8>{};
-        if (inside && row < p.m) x[rt][half] = load<8>(p.a_row<Bf16>(row) + at);
+        x[rt][half] = uint4{};
+        if (at < k && 16 * rt + 8 * half < rows)
+          x[rt][half] = *reinterpret_cast<const uint4*>(a + (2 * rt + half) * a_step);
       }
+    a += step;
+  };
+  fetch(first);
+#pragma unroll 1
+  for (int at = first; at - 8 * t < k; at += step) {
+    uint4 now[RT][2];
+#pragma unroll
+    for (int rt = 0; rt < RT; ++rt) now[rt][0] = x[rt][0], now[rt][1] = x[rt][1];
+    uint32_t fb[Tiles][4];
 #pragma unroll
     for (int j = 0; j < Tiles; ++j) {
-      if (8 * j >= p.r) break;
-      const int col = 8 * j + g;
+      if (8 * j >= r) break;
       float w[8] = {};
-      if (inside && col < p.r) {
-        if (p.by_rank) {
-          const float* row = p.b_row<float>(col) + at;
-          const Pack<float, 4> w0 = load<4>(row), w1 = load<4>(row + 4);
+      if (at < k && 8 * j + g < r) {
+        const float* from = b + 8 * j * column_step;
+        if (by_rank) {
+          const Pack<float, 4> w0 = load<4>(from), w1 = load<4>(from + 4);
 #pragma unroll
           for (int i = 0; i < 4; ++i) w[i] = w0.at[i], w[4 + i] = w1.at[i];
         } else {
 #pragma unroll
-          for (int i = 0; i < 8; ++i) w[i] = p.b_row<float>(at + i)[col];
+          for (int i = 0; i < 8; ++i) w[i] = from[i * depth_step];
         }
       }
 #pragma unroll
-      for (int i = 0; i < 8; i += 4) {
-        const uint32_t fb[2] = {pack_bf16(w[i], w[i + 1]), pack_bf16(w[i + 2], w[i + 3])};
+      for (int i = 0; i < 4; ++i) fb[j][i] = pack_bf16(w[2 * i], w[2 * i + 1]);
+    }
+    b += step * depth_step;
+    fetch(at + step);
 #pragma unroll
-        for (int rt = 0; rt < RT; ++rt) {
-          const Bf16 *low = x[rt][0].at + i, *high = x[rt][1].at + i;
-          const uint32_t fa[4] = {pack_bf16(low[0], low[1]), pack_bf16(high[0], high[1]),
-                                  pack_bf16(low[2], low[3]), pack_bf16(high[2], high[3])};
-          mma_bf16(sums[rt][j], fa, fb);
-        }
+    for (int rt = 0; rt < RT; ++rt) {
+      const uint32_t fa[2][4] = {{now[rt][0].x, now[rt][1].x, now[rt][0].y, now[rt][1].y},
+                                 {now[rt][0].z, now[rt][1].z, now[rt][0].w, now[rt][1].w}};
+#pragma unroll
+      for (int j = 0; j < Tiles; ++j) {
+        if (8 * j >= r) break;
+        mma_bf16(sums[rt][j], fa[0], {fb[j][0], fb[j][1]});
+        mma_bf16(sums[rt][j], fa[1], {fb[j][2], fb[j][3]});
       }
     }
   }
-  auto* warp_sums = reinterpret_cast<float*>(shared);
-  float* tile = warp_sums + S::kWarpSums;
   sum_warps<Tiles, RT>(sums, warp_sums, tile);
-  sum_blocks<Tiles>(p, split, tile, 16 * RT, [&](int row, int rank, float sum) {
-    const bool real = m0 + row < p.m && rank < p.r;
-    float x = p.alpha * sum;
+  sum_blocks<Tiles>(p.splits, split, tile, 16 * RT, [&](int row, int rank, float sum) {
+    const bool real = m0 + row < p.m && rank < r;
+    float y = p.alpha * sum;
     Bf16* at = p.y_row<Bf16>(m0 + row) + rank;
-    if (real && p.accumulate) x += to_f32(*at);
-    const Bf16 made = from_f32<Bf16>(x);
+    if (real && p.accumulate) y += to_f32(*at);
+    const Bf16 made = from_f32<Bf16>(y);
     if (real && part == 0) *at = made;
     if (p.spreads > 0) tile[row * S::kLd + rank] = real ? to_f32(made) : 0.0f;
   });
-  if (p.spreads == 0) return;
-  __syncthreads();
-  spread_rows<Tiles, RT>(group, p, m0, part, tile);
-}
-
-template <int Tiles, int RT>
-__device__ void wide(const SkinnyGroup& group, const SkinnyProblem& p, int block, char* shared) {
-  using S = SkinnyShape<Tiles>;
-  const int64_t m0 = static_cast<int64_t>(block / p.parts) * 16 * RT;
-  if (m0 >= p.m) return;
-  float* tile = reinterpret_cast<float*>(shared) + S::kWarpSums;
-  for (int i = threadIdx.x; i < 16 * RT * S::kCols; i += kSkinnyThreads) {
-    const int row = i / S::kCols, rank = i % S::kCols;
-    tile[row * S::kLd + rank] =
-        m0 + row < p.m && rank < p.r ? to_f32(p.a_row<Bf16>(m0 + row)[rank]) : 0.0f;
-  }
-  __syncthreads();
-  spread_rows<Tiles, RT>(group, p, m0, block % p.parts, tile);
 }
 
 // y = aᵀ b. A block makes 64 rows of it, that is 64 columns of a, which its warps, and the blocks
 // of its cluster, read in pieces of 16 rows and turn through shared memory.
 template <int Tiles>
-__device__ void turned(const SkinnyProblem& p, int block, char* shared) {
+__device__ __forceinline__ void turned(const SkinnyProblem& p, int m0, int split, char* shared) {
   using S = SkinnyShape<Tiles>;
   constexpr int kRT = S::kTurnedCols / 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int split = block % p.splits;
-  const int64_t m0 = static_cast<int64_t>(block / p.splits) * S::kTurnedCols;
-  if (m0 >= p.m) return;
   Bf16* stages = reinterpret_cast<Bf16*>(shared) + warp * S::kStages * S::kStage;
-  auto fetch = [&](int64_t k0, int stage) {
-    Bf16* to = stages + stage * S::kStage;
+  const int first = (split * kSkinnyWarps + warp) * S::kDepth;
+  const int step = p.splits * kSkinnyWarps * S::kDepth, k = p.k, r = p.r;
+  const bool inside = m0 + lane % 8 * 8 < p.m;
+  const Bf16* a = p.a_row<Bf16>(first + lane / 8) + m0 + lane % 8 * 8;
+  const int64_t a_step = static_cast<int64_t>(4) * p.a_ld;
+  // Piece after piece.
+  int next = first, to_stage = 0;
+  auto fetch = [&] {
+    Bf16* to = stages + to_stage * S::kStage;
 #pragma unroll
-    for (int i = lane; i < S::kDepth * 8; i += 32) {
-      const int row = i / 8, col = i % 8 * 8;
-      const bool real = k0 + row < p.k && m0 + col < p.m;
-      copy16(to + row * S::kALd + col, p.a_row<Bf16>(real ? k0 + row : 0) + (real ? m0 + col : 0),
-             real);
+    for (int i = 0; i < S::kDepth / 4; ++i) {
+      const bool real = inside && next + lane / 8 + 4 * i < k;
+      copy16(to + (lane / 8 + 4 * i) * S::kALd + lane % 8 * 8, real ? a + i * a_step : p.a, real);
     }
     to += S::kDepth * S::kALd;
     if (p.b_aligned) {
 #pragma unroll
       for (int i = lane; i < S::kDepth * Tiles; i += 32) {
         const int row = i / Tiles, col = i % Tiles * 8;
-        const bool real = k0 + row < p.k && col < p.r;
-        copy16(to + row * S::kBLd + col, p.b_row<Bf16>(real ? k0 + row : 0) + (real ? col : 0),
-               real);
+        const bool real = next + row < k && col < r;
+        copy16(to + row * S::kBLd + col, real ? p.b_row<Bf16>(next + row) + col : p.b, real);
       }
     } else {
+#pragma unroll 1
       for (int i = lane; i < S::kDepth * S::kCols; i += 32) {
         const int row = i / S::kCols, col = i % S::kCols;
         to[row * S::kBLd + col] =
-            k0 + row < p.k && col < p.r ? p.b_row<Bf16>(k0 + row)[col] : from_f32<Bf16>(0.0f);
+            next + row < k && col < r ? p.b_row<Bf16>(next + row)[col] : from_f32<Bf16>(0.0f);
       }
     }
+    copies_commit();
+    a += static_cast<int64_t>(step) * p.a_ld;
+    next += step;
+    to_stage = to_stage == S::kStages - 1 ? 0 : to_stage + 1;
   };
-  const int64_t first = (split * kSkinnyWarps + warp) * S::kDepth;
-  const int64_t step = static_cast<int64_t>(p.splits) * kSkinnyWarps * S::kDepth;
   float sums[kRT][Tiles][4] = {};
-#pragma unroll
-  for (int i = 0; i < S::kStages - 1; ++i) {
-    fetch(first + i * step, i);
-    copies_commit();
-  }
   int stage = 0;
-  for (int64_t k0 = first; k0 < p.k; k0 += step) {
-    copies_wait_but<S::kStages - 2>();
+  // The first turns only fetch.
+#pragma unroll 1
+  for (int k0 = first - (S::kStages - 1) * step; k0 < k; k0 += step) {
+    if (k0 >= first) copies_wait_but<S::kStages - 2>();
     __syncwarp();
-    fetch(k0 + (S::kStages - 1) * step, stage == 0 ? S::kStages - 1 : stage - 1);
-    copies_commit();
+    fetch();
+    if (k0 < first) continue;
     const Bf16 *left = stages + stage * S::kStage, *right = left + S::kDepth * S::kALd;
     uint32_t fa[kRT][4];
 #pragma unroll
@@ -350,7 +362,7 @@ __device__ void turned(const SkinnyProblem& p, int block, char* shared) {
                   left + (8 * (lane / 16) + lane % 8) * S::kALd + 16 * rt + 8 * (lane / 8 % 2));
 #pragma unroll
     for (int j = 0; j < Tiles; ++j) {
-      if (8 * j >= p.r) break;
+      if (8 * j >= r) break;
       uint32_t fb[2];
       load_turned(fb, right + lane % 16 * S::kBLd + 8 * j);
 #pragma unroll
@@ -363,50 +375,53 @@ __device__ void turned(const SkinnyProblem& p, int block, char* shared) {
   auto* warp_sums = reinterpret_cast<float*>(shared);
   float* tile = warp_sums + S::kWarpSums;
   sum_warps<Tiles, kRT>(sums, warp_sums, tile);
-  sum_blocks<Tiles>(p, split, tile, S::kTurnedCols, [&](int row, int rank, float sum) {
-    if (m0 + row >= p.m || rank >= p.r) return;
+  sum_blocks<Tiles>(p.splits, split, tile, S::kTurnedCols, [&](int row, int rank, float sum) {
+    if (m0 + row >= p.m || rank >= r) return;
     float* at = p.by_rank ? p.y_row<float>(rank) + m0 + row : p.y_row<float>(m0 + row) + rank;
     *at = p.alpha * sum + (p.accumulate ? *at : 0.0f);
   });
 }
 
-// Asks for rows of parameters, which no kernel of the same graph writes: they are on their way
-// while the kernel before this one still runs.
-__device__ inline void fetch_rows(const float* first, int64_t ld, int64_t rows, int64_t cols) {
-  constexpr int64_t kMost = 1 << 20;  // bytes
-  const int64_t width = cols * 4, lines = (width + 127) / 128;
-  if (rows * width > kMost) return;
-  for (int64_t i = threadIdx.x; i < rows * lines; i += kSkinnyThreads) {
-    const char* at =
-        reinterpret_cast<const char*>(first + i / lines * ld) + min(i % lines * 128, width - 4);
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-  }
+// Asks for parameters, which no kernel of the same graph writes: they are on their way while the
+// kernel before this one still runs. `bytes` from `first` on, by all blocks of a problem.
+__device__ inline void ask_for(const void* first, int64_t bytes, int block, int blocks) {
+  const int64_t step = static_cast<int64_t>(blocks) * kSkinnyThreads * 128;
+#pragma unroll 1
+  for (int64_t at = (static_cast<int64_t>(block) * kSkinnyThreads + threadIdx.x) * 128; at < bytes;
+       at += step)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(first) + at));
 }
 
 template <int Tiles, int RT>
 __global__ void __launch_bounds__(kSkinnyThreads, Tiles == 8 ? 1 : 2)
     skinny_kernel(const __grid_constant__ SkinnyGroup group) {
+  using S = SkinnyShape<Tiles>;
   extern __shared__ __align__(16) char shared[];
   int i = group.count - 1;
   while (group.at[i].first_block > static_cast<int>(blockIdx.x)) --i;
   const SkinnyProblem& p = group.at[i];
   const int block = static_cast<int>(blockIdx.x) - p.first_block;
-  if (block == 0) {
-    if (p.kind == SkinnyKind::kNarrow)
-      fetch_rows(static_cast<const float*>(p.b), p.b_ld, p.by_rank ? p.r : p.k,
-                 p.by_rank ? p.k : p.r);
-    for (int s = p.first_spread; s < p.first_spread + p.spreads; ++s) {
-      const Spread& to = group.spread[s];
-      fetch_rows(to.b, to.b_ld, to.by_rank ? to.r : to.n, to.by_rank ? to.n : to.r);
+  if (p.kind == SkinnyKind::kNarrow) ask_for(p.b, p.b_bytes, block, p.blocks);
+  begin_kernel();
+  // One of splits and parts is 1.
+  const int shares = p.splits * p.parts, share = block % shares, m0 = block / shares * p.tile_rows;
+  if (m0 >= p.m) return;
+  if (p.kind == SkinnyKind::kTurned) return turned<Tiles>(p, m0, share, shared);
+  float* tile = reinterpret_cast<float*>(shared) + S::kWarpSums;
+  if (p.kind == SkinnyKind::kNarrow) {
+    narrow<Tiles, RT>(p, m0, p.splits > 1 ? share : 0, p.splits > 1 ? 0 : share,
+                      reinterpret_cast<float*>(shared), tile);
+  } else {
+#pragma unroll 1
+    for (int e = threadIdx.x; e < 16 * RT * S::kCols; e += kSkinnyThreads) {
+      const int row = e / S::kCols, rank = e % S::kCols;
+      tile[row * S::kLd + rank] =
+          m0 + row < p.m && rank < p.r ? to_f32(p.a_row<Bf16>(m0 + row)[rank]) : 0.0f;
     }
   }
-  begin_kernel();
-  if (p.kind == SkinnyKind::kNarrow)
-    narrow<Tiles, RT>(group, p, block, shared);
-  else if (p.kind == SkinnyKind::kTurned)
-    turned<Tiles>(p, block, shared);
-  else
-    wide<Tiles, RT>(group, p, block, shared);
+  if (p.spreads == 0) return;
+  __syncthreads();
+  spread_rows<Tiles, RT>(group, p, m0, share, tile);
 }
 
 }  // namespace wick::cuda
