@@ -9,7 +9,8 @@ namespace wick::cuda {
 namespace {
 
 constexpr int64_t kTallRows = 2048;    // from here on a block makes several tiles of rows
-constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by a cluster
+constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by
+constexpr int kDepthSplits = 4;        // blocks
 constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
 constexpr int64_t kChainedDepth = 1024;     // h is made again by every block that spreads it
 constexpr int64_t kMostBlocks = 1 << 24;    // of a launch
@@ -83,10 +84,11 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
     p.tile_rows = turned ? SkinnyShape<Tiles>::kTurnedCols : 16 * RT;
     const int64_t tiles = divide_up(p.m, p.tile_rows);
     if (p.spreads > 0) {
-      // A narrow product is repeated by every part, so they are fewer.
-      const int64_t wanted = (p.kind == SkinnyKind::kNarrow ? 2 : 6) * int64_t{queue.sms};
-      p.parts = static_cast<int>(
-          std::clamp<int64_t>(divide_up(wanted, tiles), 1, divide_up(p.chunks, kSkinnyWarps)));
+      // A narrow product is repeated by every part: no more than are at work at once.
+      const int64_t wanted = p.kind == SkinnyKind::kNarrow
+                                 ? int64_t{3} * queue.sms / tiles
+                                 : divide_up(int64_t{6} * queue.sms, tiles);
+      p.parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, divide_up(p.chunks, kSkinnyWarps)));
     }
     p.first_block = blocks;
     p.blocks = static_cast<int>(tiles) * p.splits * p.parts;
@@ -110,7 +112,7 @@ void launch_list(const Queue& queue, SkinnyList::Impl& list) {
   if (list.most_rows < kTallRows)
     launch_list<Tiles, 1>(queue, list);
   else
-    launch_list<Tiles, Tiles == 8 ? 2 : 4>(queue, list);
+    launch_list<Tiles, 2>(queue, list);
 }
 
 // Of that type, in rows, and small enough for the kernels' indices.
@@ -187,7 +189,7 @@ bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_
       .m = static_cast<int>(a.rows),
       .k = static_cast<int>(a.cols),
       .r = static_cast<int>(y.cols),
-      .splits = queue.arch == Arch::kSm90 && a.cols > kSplitDepth ? kSkinnyCluster : 1,
+      .splits = queue.arch == Arch::kSm90 && a.cols > kSplitDepth ? kDepthSplits : 1,
       .alpha = alpha,
       .accumulate = accumulate,
       .by_rank = b_by_rank};

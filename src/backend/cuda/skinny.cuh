@@ -14,7 +14,7 @@
 namespace wick::cuda {
 
 constexpr int kSkinnyWarps = 8, kSkinnyThreads = 32 * kSkinnyWarps;
-constexpr int kSkinnyCluster = 8;  // blocks that share k
+constexpr int kSkinnyCluster = 8;  // blocks of a cluster; those that share k are in one
 constexpr int kSpreadCols = 32;    // of y that a warp makes at once
 
 enum class SkinnyKind : int { kNarrow, kTurned, kWide };
@@ -40,7 +40,7 @@ struct SkinnyProblem {
   int a_ld = 0, b_ld = 0, y_ld = 0, m = 0, k = 0, r = 0, first_block = 0;
   int blocks = 0, tile_rows = 0;  // of y, a block's
   int64_t b_bytes = 0;            // kNarrow: what lies at b
-  int splits = 1;                 // blocks that share k: 1 or kSkinnyCluster
+  int splits = 1;                 // blocks that share k: a divisor of kSkinnyCluster
   int parts = 1;  // blocks that share the columns of the spreads; 1 where splits is not
   int first_spread = 0, spreads = 0, chunks = 0;
   float alpha = 1.0f;
@@ -62,7 +62,7 @@ struct SkinnyProblem {
 };
 
 struct SkinnyGroup {
-  static constexpr int kMost = 12;
+  static constexpr int kMost = 8;
   SkinnyProblem at[kMost];
   Spread spread[kMost];
   int count = 0, spread_count = 0;
@@ -118,6 +118,7 @@ template <int Tiles, typename Put>
 __device__ __forceinline__ void sum_blocks(int splits, int split, const float* tile, int rows,
                                            Put put) {
   using S = SkinnyShape<Tiles>;
+  const int first = static_cast<int>(blockIdx.x) % kSkinnyCluster - split;  // of those that share
   if (splits > 1) cluster_barrier();
 #pragma unroll 1
   for (int i = split * kSkinnyThreads + threadIdx.x; i < rows * S::kCols;
@@ -128,7 +129,8 @@ __device__ __forceinline__ void sum_blocks(int splits, int split, const float* t
     if (splits > 1) {
       float parts[kSkinnyCluster];
 #pragma unroll
-      for (int s = 0; s < kSkinnyCluster; ++s) parts[s] = cluster_load(at, s);
+      for (int s = 0; s < kSkinnyCluster; ++s)
+        parts[s] = s < splits ? cluster_load(at, first + s) : 0.0f;
 #pragma unroll
       for (int s = 0; s < kSkinnyCluster; ++s) sum += parts[s];
     } else {
@@ -146,7 +148,7 @@ struct alignas(16) Eight {
 
 // The spreads of rows [m0, m0 + 16 * RT) from their tile of h, with tf32 for b. A warp has 32
 // columns; within them, column 8 (n / 2) + 2 j + n % 2 is column n of the tensor core's product j,
-// so that a lane's four products are eight neighbours in y.
+// so that a lane's four products are eight neighbours in y. Sums begin with what y has.
 template <int Tiles, int RT>
 __device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const SkinnyProblem& p,
                                             int m0, int part, const float* h) {
@@ -158,67 +160,71 @@ __device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const Skin
   for (int chunk = part * kSkinnyWarps + warp; chunk < p.chunks; chunk += step) {
     while (at < last && group.spread[at + 1].first_chunk <= chunk) ++at;
     const Spread& s = group.spread[at];
-    const int n0 = (chunk - s.first_chunk) * kSpreadCols;
-    const int ranks = s.r, y_ld = s.y_ld;
-    const bool accumulate = s.accumulate;
+    const int n0 = (chunk - s.first_chunk) * kSpreadCols, ranks = s.r;
     const int rows = n0 + 8 * t < s.n ? p.m - m0 - g : 0;  // whether row i is there: i < rows
-    Bf16* y = s.y + static_cast<int64_t>(m0 + g) * y_ld + n0 + 8 * t;
-    uint32_t fb[Tiles][4][2];
-    {
-      const int col = n0 + 8 * (g / 2) + g % 2;
-      const float* b =
-          s.b + static_cast<int64_t>(col) * s.column_step + static_cast<int64_t>(t) * s.rank_step;
+    Bf16* y = s.y + static_cast<int64_t>(m0 + g) * s.y_ld + n0 + 8 * t;
+    const int64_t y_step = static_cast<int64_t>(8) * s.y_ld;
+    Eight y8[RT][2] = {};
+    if (s.accumulate) {
 #pragma unroll
-      for (int k = 0; k < Tiles; ++k)
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const bool real = 8 * k + 4 * i + t < ranks && col + 2 * j < s.n;
-            const int to = 2 * j * s.column_step + (8 * k + 4 * i) * s.rank_step;
-            fb[k][j][i] = real ? to_tf32(b[to]) : 0;
-          }
+      for (int i = 0; i < 2 * RT; ++i)
+        if (8 * i < rows) y8[i / 2][i % 2] = *reinterpret_cast<const Eight*>(y + i * y_step);
     }
+    // Of b: columns in the order of the products, by rank.
+    const int col = n0 + 8 * (g / 2) + g % 2;
+    const int64_t pair_step = static_cast<int64_t>(2) * s.column_step;
+    const int64_t rank_step = static_cast<int64_t>(4) * s.rank_step;
+    const float* b =
+        s.b + static_cast<int64_t>(col) * s.column_step + static_cast<int64_t>(t) * s.rank_step;
+    uint32_t fb[4][2];
+    auto fetch = [&](int rank) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const bool real = rank + 4 * i + t < ranks && col < s.n;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) fb[j][i] = real ? to_tf32(s.alpha * b[j * pair_step]) : 0;
+        b += rank_step;
+      }
+    };
+    fetch(0);
+    float sums[RT][4][4];
+#pragma unroll
+    for (int rt = 0; rt < RT; ++rt)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 low = __bfloat1622float2(y8[rt][0].at[j]);
+        const float2 high = __bfloat1622float2(y8[rt][1].at[j]);
+        sums[rt][j][0] = low.x, sums[rt][j][1] = low.y;
+        sums[rt][j][2] = high.x, sums[rt][j][3] = high.y;
+      }
     const float* left = h + g * S::kLd + s.column + t;
-    const int most = S::kCols - s.column - t;
-#pragma unroll(RT == 1 ? 1 : 2)
-    for (int rt = 0; rt < RT; ++rt) {
-      Eight old[2];
+    const int most = S::kCols - s.column - t;  // beyond it lies the next row
+#pragma unroll 1
+    for (int k = 0;;) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (accumulate && 16 * rt + 8 * half < rows)
-          old[half] = *reinterpret_cast<const Eight*>(y + static_cast<int64_t>(8 * half) * y_ld);
-      float sums[4][4] = {};
-#pragma unroll
-      for (int k = 0; k < Tiles; ++k) {
-        if (8 * k >= ranks) break;
+      for (int rt = 0; rt < RT; ++rt) {
         uint32_t fa[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int rank = 8 * k + 4 * (i / 2);
-          fa[i] = rank < most ? __float_as_uint(left[8 * (i % 2) * S::kLd + rank]) : 0;
+          const int rank = k + 4 * (i / 2);
+          fa[i] = rank < most ? __float_as_uint(left[(16 * rt + 8 * (i % 2)) * S::kLd + rank]) : 0;
         }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) mma_tf32(sums[j], fa, fb[k][j]);
+        for (int j = 0; j < 4; ++j) mma_tf32(sums[rt][j], fa, fb[j]);
       }
+      k += 8;
+      if (k >= ranks) break;
+      fetch(k);
+    }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (16 * rt + 8 * half >= rows) break;
-        Eight made;
+    for (int i = 0; i < 2 * RT; ++i) {
+      if (8 * i >= rows) break;
+      Eight made;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float2 x = {s.alpha * sums[j][2 * half], s.alpha * sums[j][2 * half + 1]};
-          if (accumulate) {
-            const float2 was = __bfloat1622float2(old[half].at[j]);
-            x.x += was.x;
-            x.y += was.y;
-          }
-          made.at[j] = __floats2bfloat162_rn(x.x, x.y);
-        }
-        *reinterpret_cast<Eight*>(y + static_cast<int64_t>(8 * half) * y_ld) = made;
-      }
-      y += static_cast<int64_t>(16) * y_ld;
-      left += 16 * S::kLd;
+      for (int j = 0; j < 4; ++j)
+        made.at[j] =
+            __floats2bfloat162_rn(sums[i / 2][j][2 * (i % 2)], sums[i / 2][j][2 * (i % 2) + 1]);
+      *reinterpret_cast<Eight*>(y + i * y_step) = made;
     }
   }
 }
@@ -393,7 +399,9 @@ __device__ inline void ask_for(const void* first, int64_t bytes, int block, int 
 }
 
 template <int Tiles, int RT>
-__global__ void __launch_bounds__(kSkinnyThreads, Tiles == 8 ? 1 : 2)
+__global__ void __launch_bounds__(kSkinnyThreads, Tiles <= 2   ? 3
+                                                  : Tiles == 4 ? 2
+                                                               : 1)
     skinny_kernel(const __grid_constant__ SkinnyGroup group) {
   using S = SkinnyShape<Tiles>;
   extern __shared__ __align__(16) char shared[];
