@@ -11,10 +11,22 @@ struct Forecast {
   // Bytes by kind; peak_bytes is their sum.
   int64_t weights = 0, params = 0, gradients = 0, moments = 0, feeds = 0, arena = 0;
   int64_t peak_bytes = 0;
-  int64_t tokens_per_step = 0;   // T of a micro-batch
+  // Parts of the arena when it is fullest; their sum is arena.
+  int64_t activations = 0, head = 0, workspace = 0;
+  int64_t process_bytes = 0;    // of this process besides: code, tokenizer, data; not in peak_bytes
+  int64_t tokens_per_step = 0;  // T of a micro-batch
   int64_t targets_per_step = 0;  // M
   bool recompute = false;
-  double gflop = 0;    // of one micro-batch, forward and backward
+  int64_t recompute_blocks = 0, blocks = 0;  // recomputed in the backward pass, of those trained
+  // What --memory changed, in words: "recompute in 12 of 24 blocks"; "" where nothing.
+  std::string choice = {};
+  int64_t free_bytes = 0;     // peak_bytes without --memory
+  double time_factor = 1;     // of an update, against the run without --memory
+  int64_t prefix_blocks = 0;  // below the first trained one, whose rows are kept; 0: none are
+  int64_t prefix_bytes = 0;   // of all rows; in peak_bytes where they are kept in memory
+  bool prefix_on_disk = false;
+  double prefix_ms = 0;  // of computing one update's rows, in the first epoch
+  double gflop = 0;      // of one micro-batch, forward and backward
   double step_ms = 0;  // of one update, from a moment's run of a part of the model; 0 if the device
                        // cannot be timed
   double eval_ms = 0;  // of one look at the held-out rows

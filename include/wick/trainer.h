@@ -40,6 +40,10 @@ struct TrainOptions {
   int64_t memory_bytes = 0;      // > 0: recompute and smaller micro-batches until it fits
   bool grad_checkpoint = false;  // recompute, whatever the memory
   double skip_below = 0;         // > 0: less likely tokens are left out of the head's gradient
+  // With adapters in the last blocks only, what the blocks below give is kept by row for later
+  // epochs: auto (in memory, where it fits and is of use), off, memory, or a folder.
+  std::string prefix_cache = "auto";
+  int64_t prefix_cache_bytes = 0;  // 0: a quarter of the memory that is free, or all on disk
 
   // The optimizer.
   std::string optimizer = "adamw";

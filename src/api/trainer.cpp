@@ -91,7 +91,7 @@ Json Trainer::Impl::identity() const {
   j["date"] = o.dataset.date;
   j["data_fingerprint"] = cat(train.fingerprint());
   j["fine_tune_type"] = o.fine_tune_type;
-  j["trainable"] = trainable->layout.size();
+  j["trainable"] = adapter ? adapter->param_count() : trainable->layout.size();
   j["targets"] = o.targets;
   j["rank"] = o.rank;
   j["alpha"] = o.alpha;
@@ -162,8 +162,8 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   std::vector<std::string> texts;
   if (prompts.empty()) return texts;
   Model::Impl& m = model->impl();
-  TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), trainable->source(),
-                          std::move(params));
+  const ParamSource source = adapter ? ParamSource{adapter.get(), nullptr} : trainable->source();
+  TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), source, std::move(params));
   DecodeOptions decode;
   decode.max_tokens = 64;
   decode.stop_tokens = m.stop_tokens();
@@ -178,13 +178,59 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   return texts;
 }
 
-Trainer::Trainer(Model& model, const TrainOptions& options) : impl_(std::make_unique<Impl>()) {
-  impl_->model = &model;
-  impl_->options = options;
+void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
+  model = &on;
+  options = wanted;
   check_options(options);
-  if (options.optimizer == "adam") impl_->options.weight_decay = 0;
-  impl_->load_data();
-  impl_->declare();
+  if (options.optimizer == "adam") options.weight_decay = 0;
+  load_data();
+  declare();
+}
+
+// Found out now rather than after an hour.
+void Trainer::Impl::check_folder() const {
+  if (options.data.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
+  make_folder(options.adapter_path);
+  int64_t free_bytes = free_disk_bytes(options.adapter_path.c_str());
+  if (free_bytes >= 0 && free_bytes < forecast.disk_bytes)
+    fail(ErrorCode::kIo, options.adapter_path, ": the disk has ", report::bytes(free_bytes),
+         " free, the result takes ", report::bytes(forecast.disk_bytes));
+  write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
+  std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
+}
+
+RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_bytes) {
+  const Model::Impl& m = model->impl();
+  RunSetup setup;
+  setup.train = &train;
+  setup.valid = valid ? &*valid : nullptr;
+  setup.options = options;
+  setup.identity = identity();
+  setup.peak_gflops = m.backend().peak_gflops(m.weights->compute());
+  // The plan's memory on top of what the process had: its code, the tokenizer, the data.
+  setup.forecast_bytes = expected.peak_bytes + process_bytes;
+  setup.update_seconds = 1e-3 * expected.step_ms;
+  setup.eval_seconds = 1e-3 * expected.eval_ms;
+  setup.save_result = [this](std::span<const float> params) { save_result(params); };
+  return setup;
+}
+
+void Trainer::Impl::finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
+                           const std::vector<std::string>& before, BufferPtr params) {
+  const Model::Impl& m = model->impl();
+  std::vector<std::string> after = answer(prompts, std::move(params));
+  for (size_t i = 0; i < prompts.size(); ++i)
+    result.samples.push_back(
+        {prompts[i].words, m.words().decode(prompts[i].answer, true), before[i], after[i]});
+  std::filesystem::path report = std::filesystem::path(options.adapter_path) / "report.html";
+  write_report(report, options, model->info(), model->engine().device(), forecast, result);
+  result.report_path = report.string();
+}
+
+Trainer::Trainer(Model& model, const TrainOptions& options) : impl_(std::make_unique<Impl>()) {
+  impl_->prepare(model, options);
   impl_->choose_step();
 }
 
@@ -198,41 +244,22 @@ std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
 TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Impl& t = *impl_;
   Model::Impl& m = t.model->impl();
-  if (t.options.data.empty())
-    fail(ErrorCode::kInvalidArgument,
-         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
-  // Found out now rather than after an hour.
-  make_folder(t.options.adapter_path);
-  int64_t free_bytes = free_disk_bytes(t.options.adapter_path.c_str());
-  if (free_bytes >= 0 && free_bytes < t.forecast.disk_bytes)
-    fail(ErrorCode::kIo, t.options.adapter_path, ": the disk has ", report::bytes(free_bytes),
-         " free, the result takes ", report::bytes(t.forecast.disk_bytes));
-  write_file(std::filesystem::path(t.options.adapter_path) / ".wick", "");
-  std::filesystem::remove(std::filesystem::path(t.options.adapter_path) / ".wick");
+  t.check_folder();
+  t.check_device();
 
   const int64_t process_bytes = current_memory_bytes();
   t.step->compile(m.backend(), *m.weights);
+  t.open_prefix();
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
 
   std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
 
-  RunSetup setup;
-  setup.train = &t.train;
-  setup.valid = t.valid ? &*t.valid : nullptr;
-  setup.options = t.options;
-  setup.identity = t.identity();
-  setup.peak_gflops = m.backend().peak_gflops(m.weights->compute());
-  // The plan's memory on top of what the process had: its code, the tokenizer, the data.
-  setup.forecast_bytes = t.forecast.peak_bytes + process_bytes;
-  setup.update_seconds = 1e-3 * t.forecast.step_ms;
-  setup.eval_seconds = 1e-3 * t.forecast.eval_ms;
-  setup.save_result = [&t](std::span<const float> params) { t.save_result(params); };
-  TrainRun run(*t.step, std::move(setup));
+  TrainRun run(*t.step, t.run_setup(t.forecast, process_bytes));
   TrainResult result = run.run(callbacks);
 
   m.adapter = t.adapter;
@@ -240,14 +267,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   m.params = t.step->params_buffer();
   m.adapter_path = t.adapter ? t.options.adapter_path : "";
   ++m.revision;
-
-  std::vector<std::string> after = t.answer(prompts, t.step->params_buffer());
-  for (size_t i = 0; i < prompts.size(); ++i)
-    result.samples.push_back(
-        {prompts[i].words, m.words().decode(prompts[i].answer, true), before[i], after[i]});
-  std::filesystem::path report = std::filesystem::path(t.options.adapter_path) / "report.html";
-  write_report(report, t.options, t.model->info(), t.model->engine().device(), t.forecast, result);
-  result.report_path = report.string();
+  t.finish(result, prompts, before, t.step->params_buffer());
   return result;
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
 #include "base/check.h"
+#include "base/file.h"
+#include "base/process.h"
+#include "base/rng.h"
 #include "train/probe.h"
 
 namespace wick {
@@ -24,65 +28,240 @@ PackLimits larger(PackLimits a, PackLimits b) {
 
 }  // namespace
 
-// The step that fits --memory: as it is, then with recompute, then with smaller packs. Which rows
-// form an update does not change.
+StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recompute_blocks) const {
+  StepOptions s;
+  s.limits = limits;
+  s.positions = longest_row(train);
+  if (valid) s.positions = std::max(s.positions, longest_row(*valid));
+  s.recompute_blocks = recompute_blocks;
+  s.split_prefix = forecast.prefix_blocks > 0;
+  s.skip_below = static_cast<float>(options.skip_below);
+  return s;
+}
+
+std::unique_ptr<TrainStep> Trainer::Impl::make_step(const PackLimits& limits,
+                                                    int64_t recompute_blocks) const {
+  const Model::Impl& m = model->impl();
+  return std::make_unique<TrainStep>(m.config, *m.weights, *trainable,
+                                     step_options(limits, recompute_blocks));
+}
+
+Order Trainer::Impl::order() const {
+  return Order(train.size(), options.batch_size * options.grad_accumulation_steps, options.seed,
+               options.shuffle);
+}
+
+PackLimits Trainer::Impl::least_limits() const {
+  const PackLimits least = smallest_limits(train);
+  return valid ? larger(least, smallest_limits(*valid)) : least;
+}
+
+// Of a run that may take as much memory as it wants.
+PackLimits Trainer::Impl::free_limits() const {
+  if (!options.packing) return least_limits();
+  return larger(choose_limits(train, order(), model->impl().backend().tokens_at_once()),
+                least_limits());
+}
+
+Fit Trainer::Impl::fit_within(int64_t memory_bytes) const {
+  return fit_step(
+      model->impl().backend(),
+      [this](const PackLimits& limits, int64_t blocks) { return make_step(limits, blocks); },
+      fit_candidates(train, order(), free_limits(), least_limits(), options.packing),
+      options.grad_checkpoint ? forecast.blocks : 0, forecast.blocks, memory_bytes);
+}
+
+// The step that fits --memory. Which rows form an update does not change.
 void Trainer::Impl::choose_step() {
   const Model::Impl& m = model->impl();
-  Order order(train.size(), options.batch_size * options.grad_accumulation_steps, options.seed,
-              options.shuffle);
-  PackLimits least = smallest_limits(train);
-  if (valid) least = larger(least, smallest_limits(*valid));
-  PackLimits chosen = options.packing
-                          ? larger(choose_limits(train, order, m.backend().tokens_at_once()), least)
-                          : least;
-  int64_t positions = longest_row(train);
-  if (valid) positions = std::max(positions, longest_row(*valid));
-
-  struct Try {
-    PackLimits limits;
-    bool recompute;
-  };
-  std::vector<Try> tries = {{chosen, options.grad_checkpoint}};
-  if (options.memory_bytes > 0) {
-    tries.push_back({chosen, true});
-    tries.push_back({least, false});
-    tries.push_back({least, true});
+  plan_prefix();
+  const PackLimits free = free_limits();
+  forecast.blocks = m.config.layers - first_trained_block(*trainable, m.config);
+  const int64_t least_blocks = options.grad_checkpoint ? forecast.blocks : 0;
+  std::unique_ptr<TrainStep> free_step = make_step(free, least_blocks);
+  StepForecast f = free_step->forecast(m.backend());
+  forecast.free_bytes = f.total();
+  forecast.recompute_blocks = least_blocks;
+  const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
+  if (options.memory_bytes <= 0 || f.total() + kept <= options.memory_bytes) {
+    step = std::move(free_step);
+  } else {
+    Fit fit = fit_within(options.memory_bytes - kept);
+    if (!fit.fits)
+      fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
+           ": the smallest plan (recompute in every block, one row at a time) takes ",
+           report::bytes(fit.memory.total() + kept),
+           what_would_fit(fit, options.memory_bytes - kept));
+    step = std::move(fit.step);
+    f = fit.memory;
+    forecast.recompute_blocks = fit.recompute_blocks;
   }
-  StepForecast f;
-  for (const Try& t : tries) {
-    StepOptions s;
-    s.limits = t.limits;
-    s.positions = positions;
-    s.recompute = t.recompute;
-    s.skip_below = static_cast<float>(options.skip_below);
-    step = std::make_unique<TrainStep>(m.config, *m.weights, *trainable, s);
-    f = step->forecast(m.backend());
-    forecast.recompute = t.recompute;
-    if (options.memory_bytes <= 0 || f.total() <= options.memory_bytes) break;
-    step.reset();
-  }
-  if (!step)
-    fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
-         ": the smallest plan (recompute, one row at a time) takes ", report::bytes(f.total()),
-         "; shorten rows with --max-seq-length or train fewer --targets");
+  forecast.recompute = forecast.recompute_blocks > 0;
   forecast.weights = f.weights;
   forecast.params = f.params;
   forecast.gradients = f.grads;
   forecast.moments = f.moments;
   forecast.feeds = f.feeds;
   forecast.arena = f.arena;
-  forecast.peak_bytes = f.total();
+  const ArenaParts parts = arena_parts(step->micro_plan(), m.backend(), f.arena);
+  forecast.activations = parts.activations;
+  forecast.head = parts.head;
+  forecast.workspace = parts.workspace;
+  forecast.peak_bytes = f.total() + kept;
   forecast.tokens_per_step = step->limits().tokens;
   forecast.targets_per_step = step->limits().targets;
   forecast.gflop = step->micro_flops() / 1e9;
   forecast.updates =
       forecast.assumed_rows && options.iters <= 0 ? 1 : count_updates(options, train.size());
-  // Adapter or model, and the checkpoint with its two moments.
-  forecast.disk_bytes = 4 * f.params;
-  forecast_time(order);
+  // Adapter or model, and the checkpoint with its moments.
+  forecast.disk_bytes = 2 * f.params + f.moments;
+  if (free_step) forecast.choice = describe_choice(free);
+  forecast_time(free_step.get());
+  forecast.process_bytes = current_memory_bytes();
 }
 
-void Trainer::Impl::forecast_time(const Order& order) {
+// What was chosen for --memory, in words. What it costs is forecast_time's.
+std::string Trainer::Impl::describe_choice(const PackLimits& free) const {
+  const PackLimits& now = step->limits();
+  std::string what;
+  if (forecast.recompute_blocks > 0)
+    what = cat("recompute in ", forecast.recompute_blocks, " of ", forecast.blocks, " blocks");
+  if (now.tokens != free.tokens)
+    what += cat(what.empty() ? "" : ", ", "packs of ", report::count(now.tokens),
+                " tokens instead of ", report::count(free.tokens));
+  return what;
+}
+
+// What else would make the smallest plan smaller, each by itself.
+std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_bytes) const {
+  const Model::Impl& m = model->impl();
+  const PackLimits& limits = smallest.candidate.limits;
+  const int64_t least = smallest.memory.total();
+  std::string text;
+  auto consider = [&](const std::string& what, const ModelWeights& weights,
+                      const Trainable& trained, const PackLimits& l) {
+    StepOptions s = step_options(l, -1);
+    const int64_t bytes = TrainStep(m.config, weights, trained, s).forecast(m.backend()).total();
+    if (bytes > least - least / 100) return;
+    text += cat(text.empty() ? "; with " : ", with ", what, " ", report::bytes(bytes),
+                bytes <= memory_bytes ? " (fits)" : "");
+  };
+  const int64_t tokens = limits.tokens / 2 / 16 * 16;
+  if (tokens >= 16)
+    consider(cat("--max-seq-length ", tokens), *m.weights, *trainable,
+             {tokens, std::max<int64_t>(1, std::min(limits.targets, tokens))});
+  if (adapter) {
+    auto with_adapter = [&](const std::string& what, int64_t rank,
+                            const std::vector<std::string>& targets) {
+      LoraOptions lora;
+      lora.rank = rank;
+      lora.targets = targets;
+      lora.num_layers = options.num_layers;
+      const Adapter made = Adapter::create(lora, adaptable_linears(m.config));
+      consider(what, *m.weights, train_adapter(made), limits);
+    };
+    if (options.rank > 1)
+      with_adapter(cat("--rank ", options.rank / 2), options.rank / 2, options.targets);
+    if (options.targets == std::vector<std::string>{"all-linear"})
+      with_adapter("--targets q_proj,v_proj", options.rank, {"q_proj", "v_proj"});
+    if (!dtype_is_quantized(m.weights->dtype(weight_specs(m.config).front()))) {
+      ModelWeights codes = ModelWeights::random(m.config, 0, DType::kBF16);
+      codes.quantize_to(DType::kQ4G64);
+      codes.compute_in(m.weights->compute());
+      consider("--quantize 4", codes, *trainable, limits);
+    }
+  }
+  return text.empty() ? "; a smaller model is needed" : "; " + text.substr(2);
+}
+
+// Whether the frozen blocks' outputs are kept, and where. It does not change a bit of the result.
+void Trainer::Impl::plan_prefix() {
+  const Model::Impl& m = model->impl();
+  const std::string& where = options.prefix_cache;
+  const int64_t below = first_trained_block(*trainable, m.config);
+  if (where == "off" || below == 0 || forecast.assumed_rows) {
+    if (where != "off" && where != "auto" && !forecast.assumed_rows)
+      messages.push_back("--prefix-cache: the first block is trained, so there is nothing to keep");
+    return;
+  }
+  const bool automatic = where == "auto";
+  // Rows that are seen once are not worth keeping.
+  if (automatic && count_updates(options, train.size()) <= order().updates_per_epoch()) return;
+  int64_t tokens = 0;
+  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr})
+    for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
+  const int64_t bytes =
+      tokens * m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
+  const bool in_memory = automatic || where == "memory";
+  int64_t budget = options.prefix_cache_bytes;
+  if (budget <= 0)
+    budget = in_memory ? available_memory_bytes() / 4 : std::numeric_limits<int64_t>::max();
+  if (automatic && (bytes > budget || options.memory_bytes > 0)) return;
+  if (bytes > budget)
+    messages.push_back(cat("--prefix-cache: all rows take ", report::bytes(bytes), " and ",
+                           report::bytes(budget), " may be kept; the rest is computed each time"));
+  forecast.prefix_blocks = below;
+  forecast.prefix_bytes = std::min(bytes, budget);
+  forecast.prefix_on_disk = !in_memory;
+}
+
+// Of everything that a kept row's numbers depend on.
+uint64_t Trainer::Impl::prefix_key() const {
+  const Model::Impl& m = model->impl();
+  const DeviceInfo device = m.backend().info();
+  uint64_t key = name_key(cat(m.name(), "\n", m.folder.config.dump(), "\n", device.name, " ",
+                              device.isa, " ", dtype_name(m.weights->compute())));
+  auto add = [&](uint64_t word) { key = mix_key(key, word); };
+  add(static_cast<uint64_t>(m.weights->dtype(weight_specs(m.config).front())));
+  add(static_cast<uint64_t>(m.options.seed));
+  if (const SafetensorsSet* files = m.weights->files())
+    for (const auto& file : files->files()) {
+      std::error_code none;
+      add(name_key(file->path().string()));
+      add(std::filesystem::file_size(file->path(), none));
+      add(static_cast<uint64_t>(
+          std::filesystem::last_write_time(file->path(), none).time_since_epoch().count()));
+    }
+  add(train.fingerprint());
+  add(valid ? valid->fingerprint() : 0);
+  add(static_cast<uint64_t>(forecast.prefix_blocks));
+  add(static_cast<uint64_t>(step->limits().tokens));
+  return key;
+}
+
+void Trainer::Impl::open_prefix() {
+  if (!step->prefix()) return;
+  if (!forecast.prefix_on_disk) {
+    step->prefix()->keep_in(std::make_shared<PrefixStore>(forecast.prefix_bytes));
+    return;
+  }
+  make_folder(options.prefix_cache);
+  step->prefix()->keep_in(
+      std::make_shared<PrefixStore>(std::filesystem::path(options.prefix_cache) / "prefix_rows.bin",
+                                    prefix_key(), forecast.prefix_bytes));
+}
+
+void Trainer::Impl::check_device() const {
+  const Model::Impl& m = model->impl();
+  const int64_t has = static_cast<int64_t>(m.backend().info().memory_bytes);
+  const int64_t needs = forecast.peak_bytes - (m.weights->loaded() ? forecast.weights : 0);
+  if (has == 0 || needs <= has) return;
+  // A size that people can type, below what there is.
+  constexpr int64_t kMega = 1000 * 1000;
+  const int64_t usable = has / kMega * kMega + forecast.peak_bytes - needs;
+  const Fit fit = fit_within(usable);
+  fail(ErrorCode::kOutOfMemory, "this run takes ", report::bytes(needs), " and ",
+       m.backend().info().name, " has ", report::bytes(has), " for it; ",
+       fit.fits ? cat("--memory ", usable / kMega, "MB fits, with recompute in ",
+                      fit.recompute_blocks, " of ", forecast.blocks, " blocks and packs of ",
+                      report::count(fit.candidate.limits.tokens), " tokens")
+                : cat("the smallest plan takes ", report::bytes(fit.memory.total()),
+                      what_would_fit(fit, usable)));
+}
+
+// `free_step`: the plan that --memory did not allow, if any.
+void Trainer::Impl::forecast_time(const TrainStep* free_step) {
+  const Order order = this->order();
   const Model::Impl& m = model->impl();
   if (m.backend().peak_gflops(m.weights->compute()) <= 0) return;
   std::vector<Pack> packs;
@@ -101,6 +280,16 @@ void Trainer::Impl::forecast_time(const Order& order) {
   forecast.step_ms = 1e3 * (packing.count() / static_cast<double>(sampled) +
                             packs_per_update * probe.seconds(step->micro_plan(), attended) +
                             probe.update_seconds(trainable->layout.size()));
+  if (free_step) {
+    // Both by the rates of one probe, so that its noise cancels.
+    auto update_seconds = [&](const TrainStep& s) {
+      const double each = probe.seconds(s.micro_plan(), attended) * pack_overhead(s.limits());
+      return each * fit_candidate(train, order, s.limits(), options.packing).packs;
+    };
+    forecast.time_factor = update_seconds(*step) / update_seconds(*free_step);
+  }
+  if (const PrefixCache* prefix = step->prefix())
+    forecast.prefix_ms = 1e3 * packs_per_update * probe.seconds(prefix->plan(), attended);
   double evals = 0;
   if (valid) {
     const std::vector<Pack> held_out = valid_packs(*valid, options, step->limits());
@@ -109,7 +298,9 @@ void Trainer::Impl::forecast_time(const Order& order) {
     evals = static_cast<double>(count_evals(options, forecast.updates));
   }
   forecast.total_seconds =
-      1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals);
+      1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals +
+              forecast.prefix_ms *
+                  static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
 }
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "api/internal.h"
+#include "train/fit.h"
 #include "train/run.h"
 
 namespace wick {
@@ -22,11 +23,33 @@ struct Trainer::Impl {
   Forecast forecast;
   std::vector<std::string> messages;  // for on_message, before the first step
 
+  // Checks the options, reads the rows, declares what is trained.
+  void prepare(Model& on, const TrainOptions& wanted);
+  void check_folder() const;
+  // `expected` is the forecast of the step that this run is on.
+  RunSetup run_setup(const Forecast& expected, int64_t process_bytes);
+  // Answers, and the report.
+  void finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
+              const std::vector<std::string>& before, BufferPtr params);
   void load_data();
   void declare();
   void assume_rows();
   void choose_step();
-  void forecast_time(const Order& order);
+  StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
+  std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;
+  Order order() const;
+  PackLimits least_limits() const;
+  PackLimits free_limits() const;
+  Fit fit_within(int64_t memory_bytes) const;
+  void forecast_time(const TrainStep* free_step);
+  std::string describe_choice(const PackLimits& free) const;
+  std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
+  // Throws: kOutOfMemory where the device has not what the run will take.
+  void check_device() const;
+  void plan_prefix();
+  uint64_t prefix_key() const;
+  // Gives the step the place where rows are kept. Throws: kIo.
+  void open_prefix();
   Json identity() const;
   void save_result(std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.

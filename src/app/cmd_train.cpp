@@ -98,7 +98,9 @@ std::function<int()> declare_train(Args& args) {
       "Ctrl-C saves and says how to go on.";
   args.json =
       "One object per event. forecast: peak_bytes, step_ms, eval_ms, weights, params, gradients, "
-      "moments, feeds, arena, tokens_per_step, targets_per_step, recompute, gflop, updates, "
+      "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
+      "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "
+      "time_factor, gflop, updates, "
       "assumed_rows, total_seconds, disk_bytes. step: step, steps, epoch, loss, learning_rate, "
       "grad_norm, "
       "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "

@@ -133,14 +133,18 @@ void add_train_flags(Args& args, TrainFlags& flags) {
       .shown("");
   args.flag("--shuffle", o.shuffle, "A new order of the rows in each epoch.");
   args.flag("--packing", o.packing, "Several rows in one sequence, each seeing only itself.");
-  args.size("--memory", o.memory_bytes, "SIZE",
-            "Fit the run into this much memory, such as 4GB, by recomputing activations.");
+  args.size(
+      "--memory", o.memory_bytes, "SIZE",
+      "Fit the run into this much memory, such as 4GB: smaller packs and recomputing, whichever "
+      "costs less time.");
   args.flag("--grad-checkpoint", o.grad_checkpoint,
             "Recompute activations in the backward pass: less memory, more time.");
   args.number("--skip-below", o.skip_below, "X",
               "Leave tokens less likely than this out of the head's gradient; 0 is exact.",
               {.min = 0.0, .max = 0.1});
   args.flag("--resume", o.resume, "Go on from the last checkpoint in --adapter-path.");
+
+  add_sweep_flags(args, flags);
 
   args.group("Optimizer");
   args.text("--optimizer", flags.optimizer, "NAME", "adamw, or adam: the same without decay.")

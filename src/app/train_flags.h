@@ -31,5 +31,6 @@ struct TrainFlags {
 };
 
 void add_train_flags(Args& args, TrainFlags& flags);
+void add_sweep_flags(Args& args, TrainFlags& flags);
 
 }  // namespace wick

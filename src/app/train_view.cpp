@@ -56,9 +56,21 @@ Json forecast_json(const Forecast& f) {
           {"moments", f.moments},
           {"feeds", f.feeds},
           {"arena", f.arena},
+          {"activations", f.activations},
+          {"head", f.head},
+          {"workspace", f.workspace},
+          {"process_bytes", f.process_bytes},
           {"tokens_per_step", f.tokens_per_step},
           {"targets_per_step", f.targets_per_step},
           {"recompute", f.recompute},
+          {"recompute_blocks", f.recompute_blocks},
+          {"blocks", f.blocks},
+          {"choice", f.choice},
+          {"free_bytes", f.free_bytes},
+          {"time_factor", f.time_factor},
+          {"prefix_blocks", f.prefix_blocks},
+          {"prefix_bytes", f.prefix_bytes},
+          {"prefix_ms", f.prefix_ms},
           {"gflop", f.gflop},
           {"updates", f.updates},
           {"assumed_rows", f.assumed_rows},
@@ -81,20 +93,37 @@ std::string forecast_table(const Forecast& f) {
   row("gradients", f.gradients);
   row("optimizer", f.moments);
   row("inputs", f.feeds);
-  row("activations", f.arena, f.recompute ? "recomputed in the backward pass" : "");
+  row("activations", f.activations,
+      !f.recompute ? ""
+      : f.recompute_blocks == f.blocks
+          ? "recomputed in the backward pass"
+          : cat("recomputed in ", f.recompute_blocks, " of ", f.blocks, " blocks"));
+  row("head", f.head);
+  row("workspace", f.workspace);
+  if (f.prefix_blocks > 0 && !f.prefix_on_disk)
+    row("kept rows", f.prefix_bytes, cat("outputs of the ", f.prefix_blocks, " frozen blocks"));
   row("peak memory", f.peak_bytes);
+  row("process besides", f.process_bytes, "code, tokenizer, data");
   auto say = [&](const char* name, const std::string& what) {
     text += "  " + padded_right(name, 18) + what + "\n";
   };
   std::string update =
       cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per batch");
   say("one update", f.step_ms > 0 ? "about " + format_ms(f.step_ms) + ", " + update : update);
+  if (!f.choice.empty()) {
+    const double more = 100 * (f.time_factor - 1);
+    say("to fit", cat(f.choice, ": ", more < 0 ? "-" : "+", fixed(std::abs(more), 0),
+                      " % time (without --memory ", format_bytes(f.free_bytes), ")"));
+  }
   if (f.assumed_rows)
     say("assumed", "no --data: rows of --max-seq-length tokens, all of them trained");
   else
     say("the run",
         plural(f.updates, "update") +
             (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
+  if (f.prefix_blocks > 0 && f.prefix_ms > 0)
+    say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
+                           f.prefix_blocks, " frozen blocks, whose outputs are kept"));
   say("on disk", format_bytes(f.disk_bytes));
   return text;
 }

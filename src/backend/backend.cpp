@@ -82,6 +82,9 @@ std::vector<WeightForm> tile_forms(const Plan& plan) {
         u.products = true;
       else if (!(whole && step.op == Op::kEmbed && i == 0))
         u.others = true;
+      else if (plan.value(step.outputs[0].value).dtype == DType::kBF16)
+        // A plan that has the table alone shares it with one where it is the head's weight too.
+        u.products = true;
     }
   }
   std::vector<WeightForm> forms(plan.values.size(), WeightForm::kRows);

@@ -20,6 +20,7 @@ struct Table {
 constexpr Table kTables[] = {
     {{"train", "a training step: forward, backward, optimizer"}, bench_train},
     {{"gradient", "forward, backward and total of a training step"}, bench_gradient},
+    {{"prefix", "a training step of the top third, frozen blocks computed or kept"}, bench_prefix},
     {{"prefill", "a prompt of --seq tokens into the KV cache"}, bench_prefill},
     {{"decode", "one token after another behind a prompt"}, bench_decode},
     {{"generate", "a sampled answer: first token, per token, total"}, bench_generate},

@@ -38,6 +38,7 @@ std::string joined(const std::vector<std::string>& parts);
 // The tables.
 void bench_train(const BenchContext& context);
 void bench_gradient(const BenchContext& context);
+void bench_prefix(const BenchContext& context);
 void bench_prefill(const BenchContext& context);
 void bench_decode(const BenchContext& context);
 void bench_generate(const BenchContext& context);

@@ -72,6 +72,33 @@ void train_row(const BenchContext& c, const char* bench, const char* what, int64
   emit_profile(c, what, train.step().micro_plan(), runs);
 }
 
+void bench_prefix(const BenchContext& c) {
+  c.check_length("--seq", c.options.seq);
+  const int64_t layers = c.config().layers, top = std::max<int64_t>(1, layers / 3);
+  for (const double trained : {1.0, 0.5}) {
+    double computed = 0;
+    for (const bool kept : {false, true}) {
+      TrainCaseOptions o = case_options(c, c.options.batch_size);
+      o.num_layers = top;
+      o.trained = trained;
+      o.keep_prefix = kept;
+      TrainCase train(c.backend(), c.config(), c.weights(), o);
+      train.compile();
+      BenchResult r = row(c, "prefix", kept ? "frozen blocks kept" : "frozen blocks computed",
+                          c.options.batch_size);
+      r.ms = summarize(measure(c.options.effort, [&] { train.run(); }));
+      r.gflop = train.gflop();
+      r.more["trained_share"] = trained;
+      r.more["trained_blocks"] = top;
+      if (!kept) computed = r.ms.median;
+      if (kept) r.more["speedup"] = computed / r.ms.median;
+      r.more["note"] = cat("top ", top, " of ", layers, ", ", trained == 1 ? "all" : "half",
+                           " of the tokens trained");
+      c.emit(std::move(r), static_cast<double>(train.tokens()));
+    }
+  }
+}
+
 void bench_gradient(const BenchContext& c) {
   c.check_length("--seq", c.options.seq);
   TrainCase train(c.backend(), c.config(), c.weights(), case_options(c, c.options.batch_size));

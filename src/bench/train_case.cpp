@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/train_case.h"
 
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/rng.h"
@@ -16,6 +18,7 @@ Adapter make_adapter(const ModelConfig& config, const TrainCaseOptions& options)
   lora.rank = options.rank;
   lora.alpha = 2.0f * static_cast<float>(options.rank);
   lora.targets = options.targets;
+  lora.num_layers = options.num_layers;
   return Adapter::create(lora, adaptable_linears(config));
 }
 
@@ -39,6 +42,7 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
   s.limits = choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false),
                            backend.tokens_at_once());
   s.positions = options.seq;
+  s.split_prefix = options.keep_prefix;
   step_ = std::make_unique<TrainStep>(config_, weights_, train_adapter(adapter_), s);
   packs_per_step_ = static_cast<int64_t>(next_packs().size());
   next_ = 0;
@@ -47,6 +51,8 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
 void TrainCase::compile() {
   step_->compile(backend_, weights_);
   step_->set_params(start_);
+  if (step_->prefix())
+    step_->prefix()->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
 }
 
 ExampleSet TrainCase::batch(int64_t index) const {
@@ -55,7 +61,9 @@ ExampleSet TrainCase::batch(int64_t index) const {
     Example e;
     for (int64_t p = 0; p <= options_.seq; ++p) {
       e.ids.push_back(bench_id(options_.seed, index, r * (options_.seq + 1) + p, config_.vocab));
-      e.trained.push_back(p > 0);
+      e.trained.push_back(
+          p > 0 &&
+          p > options_.seq - std::llround(options_.trained * static_cast<double>(options_.seq)));
     }
     e.full_length = options_.seq + 1;
     rows.push_back(std::move(e));
@@ -64,7 +72,8 @@ ExampleSet TrainCase::batch(int64_t index) const {
 }
 
 std::vector<Pack> TrainCase::next_packs() {
-  const ExampleSet rows = batch(next_++);
+  const ExampleSet rows = batch(options_.keep_prefix ? 0 : next_);
+  ++next_;
   std::vector<int64_t> all(static_cast<size_t>(rows.size()));
   std::iota(all.begin(), all.end(), int64_t{0});
   return pack_rows(rows, all, step_->limits(), options_.seed, 0, true);

@@ -16,6 +16,9 @@ struct TrainCaseOptions {
   int64_t rank = 8;
   std::vector<std::string> targets;
   uint64_t seed = 0;
+  int64_t num_layers = -1;   // adapters in the last N blocks; -1: all
+  double trained = 1;        // share of a row's tokens, at its end
+  bool keep_prefix = false;  // the same batch each time, its frozen blocks' outputs kept
 };
 
 class TrainCase {
@@ -28,7 +31,8 @@ class TrainCase {
 
   // Reads the weights and allocates.
   void compile();
-  // One update over a batch that no step before had; the mean loss of its tokens.
+  // One update over a batch that no step before had (but with keep_prefix); the mean loss of its
+  // tokens.
   double run();
   // The packs of the next batch, as run() would make them.
   std::vector<Pack> next_packs();

@@ -168,17 +168,18 @@ int64_t weight_count(const ModelConfig& config) {
 
 ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
   Weights w(c, ctx);
-  ValueId x = r.embed(w("model.embed_tokens.weight"), ctx.ids);
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
+  const int64_t end = ctx.end_block < 0 ? c.layers : ctx.end_block;
+  ValueId x = ctx.first_block > 0 ? ctx.stream : r.embed(w("model.embed_tokens.weight"), ctx.ids);
+  for (int64_t layer = ctx.first_block; layer < end; ++layer) {
     const std::string at = layer_name(layer);
-    r.begin_block(ctx.recompute);
+    r.begin_block(layer >= ctx.recompute_first && layer < ctx.recompute_end);
     ValueId h = r.rms_norm(x, w(at + "input_layernorm.weight"), c.eps);
     x = r.add(x, record_attention(r, c, ctx, w, layer, h));
     h = r.rms_norm(x, w(at + "post_attention_layernorm.weight"), c.eps);
     x = r.add(x, record_mlp(r, c, ctx, w, layer, h));
     r.end_block();
   }
-  return r.rms_norm(x, w("model.norm.weight"), c.eps);
+  return ctx.end_block < 0 ? r.rms_norm(x, w("model.norm.weight"), c.eps) : x;
 }
 
 ValueId head_weight(const ModelConfig& c, const DecoderContext& ctx) {

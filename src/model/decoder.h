@@ -42,7 +42,13 @@ struct DecoderContext {
   ValueId rope_table = kNone;              // f32 [P, head_dim]
   nn::AdapterBinding adapter;
   std::function<ValueId(const WeightSpec&)> weight;  // the value of a weight or of a trained param
-  bool recompute = false;                            // blocks' forward again in the reverse pass
+  // Blocks [first, end) have their forward recorded again in the reverse pass.
+  int64_t recompute_first = 0, recompute_end = 0;
+
+  // A part of the model: blocks [first_block, end_block); end_block < 0: to the last norm. Above
+  // the first block the residual stream is given, [T, hidden], in place of ids.
+  int64_t first_block = 0, end_block = -1;
+  ValueId stream = kNone;
 
   // Decoding over a cache: k and v of the new tokens are copied to `cache_rows` [T] of the layer's
   // states [S, kv_width], and attention reads those. Empty: attention among the T tokens.
@@ -50,7 +56,8 @@ struct DecoderContext {
   std::vector<ValueId> cache_k, cache_v;
 };
 
-// Token ids to the last norm's output [T, hidden].
+// Token ids (or the residual stream) to the last norm's output [T, hidden], or to the residual
+// stream behind end_block.
 ValueId record_decoder(Recorder& r, const ModelConfig& config, const DecoderContext& context);
 
 // The value of the head's weight [V, D]: the embedding when tied.

@@ -9,12 +9,18 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   Recorder& r = recorder_;
   const int64_t t = options.tokens;
   context_.tokens = t;
-  context_.ids = r.feed("ids", {t}, DType::kI32);
+  context_.first_block = options.first_block;
+  context_.end_block = options.end_block;
+  if (options.first_block > 0)
+    context_.stream = r.feed("stream", {t, config.hidden}, weights.compute());
+  else
+    context_.ids = r.feed("ids", {t}, DType::kI32);
   context_.positions = r.feed("positions", {t}, DType::kI32);
   context_.begin = r.feed("begin", {t}, DType::kI32);
   context_.end = r.feed("end", {t}, DType::kI32);
   context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
-  context_.recompute = options.recompute;
+  context_.recompute_first = options.recompute_first;
+  context_.recompute_end = options.recompute_end;
 
   const Adapter* adapter = options.source.adapter;
   if (int64_t params = options.source.count(); params > 0)
@@ -47,7 +53,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     return id;
   };
   hidden_ = record_decoder(r, config_, context_);
-  head_ = wick::head_weight(config_, context_);
+  if (options.end_block < 0) head_ = wick::head_weight(config_, context_);
   context_.weight = nullptr;
 }
 

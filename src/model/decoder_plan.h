@@ -28,9 +28,10 @@ struct DecoderPlanOptions {
   int64_t tokens = 0;
   int64_t positions = 0;  // rows of the rope table: the bound of every position
   bool training = false;  // record what backward reads
-  bool recompute = false;
+  int64_t recompute_first = 0, recompute_end = 0;  // blocks, as in DecoderContext
   ParamSource source;
-  int64_t cache_rows = 0;  // > 0: decode over a cache of that many rows per layer
+  int64_t first_block = 0, end_block = -1;  // a part of the model, as in DecoderContext
+  int64_t cache_rows = 0;                   // > 0: decode over a cache of that many rows per layer
 };
 
 class DecoderPlan {
@@ -43,8 +44,9 @@ class DecoderPlan {
   const Plan& plan() const { return plan_; }
   const ModelConfig& config() const { return config_; }
 
-  ValueId hidden() const { return hidden_; }  // [T, D], behind the last norm
-  ValueId head_weight() const { return head_; }
+  // [T, D], behind the last norm, or the residual stream of a part that ends below it.
+  ValueId hidden() const { return hidden_; }
+  ValueId head_weight() const { return head_; }               // kNone for such a part
   ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
   const DecoderContext& context() const { return context_; }
 

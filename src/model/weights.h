@@ -48,6 +48,7 @@ class ModelWeights {
   // The weight on a device, in the form that the back end chose for `value`. Requires: the same
   // back end and form for each call.
   BufferPtr buffer(const WeightSpec& spec, const Value& value, WeightForm form, Backend& backend);
+  bool loaded() const { return !buffers_.empty(); }
   // Forgets the buffers; programs keep those that they use.
   void release() { buffers_.clear(); }
 

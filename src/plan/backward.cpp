@@ -2,6 +2,7 @@
 // The whole autodiff: one reverse rule per op, in one switch without a default. A rule names what
 // its backward step reads and which gradients it makes; Reverser keeps the books: who needs a
 // gradient, where it lies, and whether a step writes it first or adds to it.
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
@@ -119,9 +120,42 @@ class Reverser {
     if (slot.shared) unshare(slot, root);
     bool partly;
     bool written = is_written(slot, v, partly);
-    WICK_CHECK(written || !partly, "the gradient of ", plan_.value(v).name, " is written in part");
-    if (!written) slot.written.push_back(v);
-    return {same_part(v, slot.grad), written ? OutMode::kAccumulate : OutMode::kWrite};
+    if (!written && partly) {
+      clear_rest(v);
+      written = true;
+    }
+    if (!written) slots_[root].written.push_back(v);
+    return {same_part(v, slots_[root].grad), written ? OutMode::kAccumulate : OutMode::kWrite};
+  }
+
+  // Rows of the gradient of `v` that nobody has written become zero: of several adapters that share
+  // a product only some have a pair for it.
+  void clear_rest(ValueId v) {
+    const Value of = plan_.value(v);
+    const ValueId root = plan_.root(v);
+    std::vector<char> covered(static_cast<size_t>(of.shape.rows()), 0);
+    for (ValueId part : slots_[root].written) {
+      if (!overlap(plan_, part, v)) continue;
+      const Value& p = plan_.value(part);
+      WICK_CHECK(covers(plan_, v, part) && p.shape.cols() == of.shape.cols(), "the gradient of ",
+                 of.name, " is written in part");
+      const int64_t first = (p.offset - of.offset) / of.ld;
+      std::fill_n(covered.begin() + first, p.shape.rows(), 1);
+    }
+    const int64_t rows = of.shape.rows();
+    for (int64_t begin = 0, end; begin < rows; begin = end) {
+      end = begin + 1;
+      while (end < rows && covered[static_cast<size_t>(end)] == covered[static_cast<size_t>(begin)])
+        ++end;
+      if (covered[static_cast<size_t>(begin)]) continue;
+      const ValueId part = r_.rows(v, begin, end);
+      r_.append({Op::kScale,
+                 Dir::kBackward,
+                 {saved(part)},
+                 {{same_part(part, slots_[root].grad)}},
+                 ScaleAttr{0.0f}});
+      slots_[root].written.push_back(part);
+    }
   }
 
   // The same for ops that can only write: where there is a gradient already, theirs goes into a

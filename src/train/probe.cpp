@@ -164,7 +164,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   random.compute_in(weights.compute());
 
   StepOptions options;
-  options.recompute = run.recompute;
+  options.recompute_blocks = run.recompute ? -1 : 0;
   options.skip_below = run.skip_below;
   std::unique_ptr<TrainStep> step;
   const double rate = flops_per_second(backend, weights.compute());

@@ -44,9 +44,9 @@ class SpeedProbe {
   // What of a run matters to its speed.
   struct Case {
     PackLimits limits;
-    double attended = 1;  // rows that a token attends to, on average
-    bool recompute = false;
-    double flops = 0;  // of one pack
+    double attended = 1;     // rows that a token attends to, on average
+    bool recompute = false;  // of every block, so that both ways are timed
+    double flops = 0;        // of one pack
     float skip_below = 0;
   };
 

@@ -16,13 +16,18 @@ struct TargetTail {
   ValueId logp = kNone;  // f32 [M]
 };
 TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr = {});
-void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail, const Pack& pack);
+// Ids, positions, ranges and keys, as far as the plan has them.
+void feed_tokens(Program& program, const DecoderPlan& plan, const Pack& pack);
+// Those and the targets. `stream` is the residual stream for a plan that starts above the first
+// block.
+void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail, const Pack& pack,
+               std::span<const std::byte> stream = {});
 
 class Scorer {
  public:
   // Records only. `positions` is above every position in the data.
   Scorer(const ModelConfig& config, const ModelWeights& weights, ParamSource source,
-         const PackLimits& limits, int64_t positions);
+         const PackLimits& limits, int64_t positions, int64_t first_block = 0);
 
   const Plan& plan() const { return plan_->plan(); }
   MemoryForecast forecast(const Backend& backend) const {
@@ -32,7 +37,7 @@ class Scorer {
   // `params` holds the source's numbers; null without any. `arena` may be shared; null: its own.
   void compile(Backend& backend, ModelWeights& weights, BufferPtr params, BufferPtr arena);
   // log p of each target, [M]; 0 beyond used_targets. Requires compile().
-  void score(const Pack& pack, std::span<float> logp);
+  void score(const Pack& pack, std::span<float> logp, std::span<const std::byte> stream = {});
 
  private:
   std::unique_ptr<DecoderPlan> plan_;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <set>
+#include <string_view>
 
 namespace wick {
 
@@ -30,6 +33,19 @@ Trainable train_weights(const ModelConfig& config, int64_t num_layers) {
   return t;
 }
 
+int64_t first_trained_block(const Trainable& trainable, const ModelConfig& config) {
+  int64_t first = config.layers;
+  for (const ParamLayout::Entry& e : trainable.layout.entries()) {
+    constexpr std::string_view kBlocks = "layers.";
+    const size_t at = e.name.find(kBlocks);
+    if (at != std::string::npos)
+      first = std::min<int64_t>(first, std::atoll(e.name.c_str() + at + kBlocks.size()));
+    else if (e.name.find("embed") != std::string::npos)
+      first = 0;
+  }
+  return first;
+}
+
 std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights) {
   std::vector<float> params;
   params.reserve(static_cast<size_t>(trainable.layout.size()));
@@ -47,8 +63,16 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   o.tokens = options.limits.tokens;
   o.positions = options.positions;
   o.training = true;
-  o.recompute = options.recompute;
+  o.recompute_first = first_trained_block(trainable_, config_);
+  o.recompute_end = options.recompute_blocks < 0
+                        ? config_.layers
+                        : std::min(config_.layers, o.recompute_first + options.recompute_blocks);
   o.source = trainable_.source();
+  const int64_t below = options.split_prefix ? o.recompute_first : 0;
+  o.first_block = below;
+  if (below > 0)
+    prefix_ =
+        std::make_unique<PrefixCache>(config_, weights, options.limits, options.positions, below);
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
   tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
   {
@@ -63,7 +87,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     check(micro_->plan());
   }
   scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), options.limits,
-                                     options.positions);
+                                     options.positions, below);
 
   Recorder r(update_, false);
   const int64_t p = trainable_.layout.size();
@@ -79,6 +103,27 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   check(update_);
 }
 
+namespace {
+
+constexpr int32_t kTrainRows = 0, kHeldOutRows = 1;  // the data sets of a PrefixCache
+
+// Bytes of the weights of one plan that the other has not.
+int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backend) {
+  std::set<std::string> known;
+  for (const Value& v : other.values)
+    if (v.kind == Kind::kWeight) known.insert(v.name);
+  const std::vector<WeightForm> forms = backend.weight_forms(plan);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < plan.values.size(); ++i) {
+    const Value& v = plan.values[i];
+    if (v.kind == Kind::kWeight && !plan.is_view(static_cast<ValueId>(i)) && !known.count(v.name))
+      bytes += backend.weight_bytes(v, forms[i]);
+  }
+  return bytes;
+}
+
+}  // namespace
+
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);
   MemoryForecast eval = scorer_->forecast(backend);
@@ -91,6 +136,12 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
   f.moments = 2 * flat;
   f.feeds = micro.feeds + eval.feeds + update.feeds;
   f.arena = std::max({micro.arena, eval.arena, update.arena});
+  if (prefix_) {
+    const MemoryForecast prefix = forecast_memory(prefix_->plan(), backend);
+    f.weights += other_weights(prefix_->plan(), micro_->plan(), backend);
+    f.feeds += prefix.feeds;
+    f.arena = std::max(f.arena, prefix.arena);
+  }
   return f;
 }
 
@@ -108,6 +159,7 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   micro[static_cast<size_t>(grads_value_)] = grads_;
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
   scorer_->compile(backend, weights, params_, arena_);
+  if (prefix_) prefix_->compile(backend, weights, arena_);
   Bindings b(update_.values.size());
   const BufferPtr states[] = {params_, m_, v_, grads_};
   for (size_t i = 0; i < 4; ++i) b[static_cast<size_t>(update_states_[i])] = states[i];
@@ -150,11 +202,17 @@ std::vector<float> TrainStep::grads() const {
 }
 
 void TrainStep::feed(const Pack& pack, float weight) {
-  feed_pack(*micro_program_, *micro_, tail_, pack);
+  feed_pack(*micro_program_, *micro_, tail_, pack,
+            prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
   micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
+}
+
+void TrainStep::evaluate(const Pack& pack, std::span<float> logp) {
+  scorer_->score(pack, logp,
+                 prefix_ ? prefix_->rows(pack, kHeldOutRows) : std::span<const std::byte>());
 }
 
 std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) {

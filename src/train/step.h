@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "train/prefix_cache.h"
 #include "train/scorer.h"
 
 namespace wick {
@@ -27,6 +28,8 @@ struct Trainable {
 Trainable train_adapter(const Adapter& adapter);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
 Trainable train_weights(const ModelConfig& config, int64_t num_layers);
+// The first block with a trained number, or something trained below all of them: 0.
+int64_t first_trained_block(const Trainable& trainable, const ModelConfig& config);
 // The weights' numbers in the layout's order.
 std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights);
 
@@ -38,8 +41,10 @@ struct AdamwSettings {
 
 struct StepOptions {
   PackLimits limits;
-  int64_t positions = 0;  // above every position in the data
-  bool recompute = false;
+  int64_t positions = 0;         // above every position in the data
+  int64_t recompute_blocks = 0;  // the first N of the trained blocks; -1: all of them
+  // The blocks below the first trained one are a program of their own whose rows can be kept.
+  bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
 };
 
@@ -63,6 +68,9 @@ class TrainStep {
   const PackLimits& limits() const { return options_.limits; }
 
   void compile(Backend& backend, ModelWeights& weights);
+  // The program below the first trained block, if it was split off; null otherwise.
+  PrefixCache* prefix() { return prefix_.get(); }
+  const PrefixCache* prefix() const { return prefix_.get(); }
   // Bytes that the shared arena really has, after compile().
   int64_t arena_bytes() const { return static_cast<int64_t>(arena_->bytes()); }
 
@@ -89,7 +97,7 @@ class TrainStep {
   // One AdamW update from the gradients so far; returns their norm before clipping.
   float update(const AdamwSettings& settings);
   // log p of each target of the pack, [M]; 0 beyond used_targets.
-  void evaluate(const Pack& pack, std::span<float> logp) { scorer_->score(pack, logp); }
+  void evaluate(const Pack& pack, std::span<float> logp);
 
  private:
   void feed(const Pack& pack, float weight);
@@ -105,6 +113,7 @@ class TrainStep {
   TargetTail tail_;
   ValueId weight_ = kNone, segment_ = kNone, loss_ = kNone, grads_value_ = kNone;
   std::unique_ptr<Scorer> scorer_;
+  std::unique_ptr<PrefixCache> prefix_;
   Plan update_;
   ValueId hyper_ = kNone, norm_ = kNone;
   std::vector<ValueId> update_states_;  // params, m, v, grads

@@ -22,7 +22,7 @@ void write_case(const std::string& name, const std::filesystem::path& out) {
   c.adapter_params = c.adapter.initial_params(7);
   const PackLimits limits = golden::roomy_limits(c);
   TrainStep step(c.config, c.weights, train_adapter(c.adapter),
-                 {.limits = limits, .positions = 32, .recompute = false});
+                 {.limits = limits, .positions = 32});
   step.compile(*backend, c.weights);
   step.set_params(c.adapter_params);
   const Pack pack = golden::make_pack(c, {0, 1, 2, 3}, limits);
