@@ -250,7 +250,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   t.check_folder();
   t.check_device();
 
-  const int64_t process_bytes = current_memory_bytes();
+  const int64_t process_bytes = t.process_bytes();
   t.step->compile(m.backend(), *m.weights);
   t.open_prefix();
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));

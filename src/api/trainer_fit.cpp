@@ -117,7 +117,16 @@ void Trainer::Impl::choose_step() {
   forecast.disk_bytes = 2 * f.params + f.moments;
   if (free_step) forecast.choice = describe_choice(free);
   forecast_time(free_step.get());
-  forecast.process_bytes = current_memory_bytes();
+  forecast.process_bytes = process_bytes();
+}
+
+// What the process takes beside the plan: what it has now, copies of the numbers while they are
+// saved, and the model inside the binary, whose pages stay once they are read.
+int64_t Trainer::Impl::process_bytes() const {
+  const Model::Impl& m = model->impl();
+  const bool embedded = m.folder.folder.empty() && m.weights->files() && !m.weights->loaded();
+  return current_memory_bytes() + 3 * forecast.params + forecast.moments +
+         (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
 }
 
 // What was chosen for --memory, in words. What it costs is forecast_time's.

@@ -46,6 +46,7 @@ struct Trainer::Impl {
   std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
   // Throws: kOutOfMemory where the device has not what the run will take.
   void check_device() const;
+  int64_t process_bytes() const;
   void plan_prefix();
   uint64_t prefix_key() const;
   // Gives the step the place where rows are kept. Throws: kIo.
