@@ -88,7 +88,7 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
       const int64_t wanted = p.kind == SkinnyKind::kNarrow
                                  ? int64_t{3} * queue.sms / tiles
                                  : divide_up(int64_t{6} * queue.sms, tiles);
-      p.parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, divide_up(p.chunks, kSkinnyWarps)));
+      p.parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, p.chunks));
     }
     p.first_block = blocks;
     p.blocks = static_cast<int>(tiles) * p.splits * p.parts;
@@ -101,7 +101,8 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
 template <int Tiles, int RT>
 void launch_list(const Queue& queue, SkinnyList::Impl& list) {
   const unsigned blocks = share_out<Tiles, RT>(queue, list);
-  const auto bytes = static_cast<size_t>(SkinnyShape<Tiles>::bytes(list.turned));
+  const auto bytes =
+      static_cast<size_t>(SkinnyShape<Tiles>::bytes(RT, list.turned, list.group.spread_count > 0));
   allow_shared(skinny_kernel<Tiles, RT>, bytes);
   launch_clusters(queue, skinny_kernel<Tiles, RT>, blocks, kSkinnyThreads, bytes,
                   list.clusters ? kSkinnyCluster : 1, list.group);

@@ -15,7 +15,8 @@ namespace wick::cuda {
 
 constexpr int kSkinnyWarps = 8, kSkinnyThreads = 32 * kSkinnyWarps;
 constexpr int kSkinnyCluster = 8;  // blocks of a cluster; those that share k are in one
-constexpr int kSpreadCols = 32;    // of y that a warp makes at once
+constexpr int kSpreadCols = 256;   // of y that a block makes at once
+constexpr int kMadeLd = kSpreadCols + 8;
 
 enum class SkinnyKind : int { kNarrow, kTurned, kWide };
 
@@ -81,8 +82,9 @@ struct SkinnyShape {
       kSkinnyWarps * kStages * kStage * static_cast<int>(sizeof(Bf16));
   static constexpr int kWarpSums = kSkinnyWarps * 16 * kCols;  // floats
   static constexpr int kSumsBytes = (kWarpSums + 64 * kLd) * static_cast<int>(sizeof(float));
-  static constexpr int bytes(bool turned) {
-    return turned ? std::max(kStagesBytes, kSumsBytes) : kSumsBytes;
+  static constexpr int bytes(int row_tiles, bool turned, bool spreads) {
+    const int made = spreads ? 16 * row_tiles * kMadeLd * static_cast<int>(sizeof(float)) : 0;
+    return std::max(turned ? kStagesBytes : 0, kSumsBytes + made);
   }
 };
 
@@ -146,61 +148,51 @@ struct alignas(16) Eight {
   __nv_bfloat162 at[4];
 };
 
-// The spreads of rows [m0, m0 + 16 * RT) from their tile of h, with tf32 for b. A warp has 32
-// columns; within them, column 8 (n / 2) + 2 j + n % 2 is column n of the tensor core's product j,
-// so that a lane's four products are eight neighbours in y. Sums begin with what y has.
+// The spreads of rows [m0, m0 + 16 * RT) from their tile of h, with tf32 for b. A block makes 256
+// columns at a time, a warp 32 of them; they go through shared memory (`made`, rows of kMadeLd), so
+// that a warp touches 512 neighbouring bytes of a row of y.
 template <int Tiles, int RT>
 __device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const SkinnyProblem& p,
-                                            int m0, int part, const float* h) {
+                                            int m0, int part, const float* h, float* made) {
   using S = SkinnyShape<Tiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   int at = p.first_spread;
-  const int last = p.first_spread + p.spreads - 1, step = p.parts * kSkinnyWarps;
+  const int last = p.first_spread + p.spreads - 1;
 #pragma unroll 1
-  for (int chunk = part * kSkinnyWarps + warp; chunk < p.chunks; chunk += step) {
+  for (int chunk = part; chunk < p.chunks; chunk += p.parts) {
     while (at < last && group.spread[at + 1].first_chunk <= chunk) ++at;
     const Spread& s = group.spread[at];
     const int n0 = (chunk - s.first_chunk) * kSpreadCols, ranks = s.r;
-    const int rows = n0 + 8 * t < s.n ? p.m - m0 - g : 0;  // whether row i is there: i < rows
-    Bf16* y = s.y + static_cast<int64_t>(m0 + g) * s.y_ld + n0 + 8 * t;
+    const int rows = n0 + 8 * lane < s.n ? p.m - m0 - warp : 0;  // whether row i is there: i < rows
+    Bf16* y = s.y + static_cast<int64_t>(m0 + warp) * s.y_ld + n0 + 8 * lane;
     const int64_t y_step = static_cast<int64_t>(8) * s.y_ld;
-    Eight y8[RT][2] = {};
-    if (s.accumulate) {
+    const bool accumulate = s.accumulate;
+    Eight old[2 * RT] = {};
+    if (accumulate) {
 #pragma unroll
       for (int i = 0; i < 2 * RT; ++i)
-        if (8 * i < rows) y8[i / 2][i % 2] = *reinterpret_cast<const Eight*>(y + i * y_step);
+        if (8 * i < rows) old[i] = *reinterpret_cast<const Eight*>(y + i * y_step);
     }
-    // Of b: columns in the order of the products, by rank.
-    const int col = n0 + 8 * (g / 2) + g % 2;
-    const int64_t pair_step = static_cast<int64_t>(2) * s.column_step;
-    const int64_t rank_step = static_cast<int64_t>(4) * s.rank_step;
+    const int col = n0 + 32 * warp + g;
+    const int64_t next_eight = static_cast<int64_t>(8) * s.column_step;
+    const int64_t next_four = static_cast<int64_t>(4) * s.rank_step;
     const float* b =
         s.b + static_cast<int64_t>(col) * s.column_step + static_cast<int64_t>(t) * s.rank_step;
-    uint32_t fb[4][2];
-    auto fetch = [&](int rank) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool real = rank + 4 * i + t < ranks && col < s.n;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) fb[j][i] = real ? to_tf32(s.alpha * b[j * pair_step]) : 0;
-        b += rank_step;
-      }
-    };
-    fetch(0);
-    float sums[RT][4][4];
-#pragma unroll
-    for (int rt = 0; rt < RT; ++rt)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 low = __bfloat1622float2(y8[rt][0].at[j]);
-        const float2 high = __bfloat1622float2(y8[rt][1].at[j]);
-        sums[rt][j][0] = low.x, sums[rt][j][1] = low.y;
-        sums[rt][j][2] = high.x, sums[rt][j][3] = high.y;
-      }
     const float* left = h + g * S::kLd + s.column + t;
     const int most = S::kCols - s.column - t;  // beyond it lies the next row
+    float sums[RT][4][4] = {};
 #pragma unroll 1
-    for (int k = 0;;) {
+    for (int k = 0; k < ranks; k += 8) {
+      uint32_t fb[4][2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const bool real = k + 4 * i + t < ranks && col + 8 * j < s.n;
+          fb[j][i] = real ? to_tf32(b[j * next_eight]) : 0;
+        }
+        b += next_four;
+      }
 #pragma unroll
       for (int rt = 0; rt < RT; ++rt) {
         uint32_t fa[4];
@@ -212,20 +204,31 @@ __device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const Skin
 #pragma unroll
         for (int j = 0; j < 4; ++j) mma_tf32(sums[rt][j], fa, fb[j]);
       }
-      k += 8;
-      if (k >= ranks) break;
-      fetch(k);
     }
+#pragma unroll
+    for (int rt = 0; rt < RT; ++rt)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float* to = made + (16 * rt + g) * kMadeLd + 32 * warp + 8 * j + 2 * t;
+        *reinterpret_cast<float2*>(to) = {sums[rt][j][0], sums[rt][j][1]};
+        *reinterpret_cast<float2*>(to + 8 * kMadeLd) = {sums[rt][j][2], sums[rt][j][3]};
+      }
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2 * RT; ++i) {
       if (8 * i >= rows) break;
-      Eight made;
+      const float* from = made + (warp + 8 * i) * kMadeLd + 8 * lane;
+      Eight now;
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        made.at[j] =
-            __floats2bfloat162_rn(sums[i / 2][j][2 * (i % 2)], sums[i / 2][j][2 * (i % 2) + 1]);
-      *reinterpret_cast<Eight*>(y + i * y_step) = made;
+      for (int j = 0; j < 4; ++j) {
+        const float2 was = __bfloat1622float2(old[i].at[j]);
+        const float2 x = *reinterpret_cast<const float2*>(from + 2 * j);
+        now.at[j] = accumulate ? __floats2bfloat162_rn(s.alpha * x.x + was.x, s.alpha * x.y + was.y)
+                               : __floats2bfloat162_rn(s.alpha * x.x, s.alpha * x.y);
+      }
+      *reinterpret_cast<Eight*>(y + i * y_step) = now;
     }
+    __syncthreads();
   }
 }
 
@@ -429,7 +432,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, Tiles <= 2   ? 3
   }
   if (p.spreads == 0) return;
   __syncthreads();
-  spread_rows<Tiles, RT>(group, p, m0, share, tile);
+  spread_rows<Tiles, RT>(group, p, m0, share, tile, tile + 64 * S::kLd);
 }
 
 }  // namespace wick::cuda
