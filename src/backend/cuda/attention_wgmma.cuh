@@ -51,11 +51,11 @@ __device__ __forceinline__ void group_done(float (&d)[N][4]) {
 // Describes the panel rows from `p` on. As a left operand, or a right one whose columns are the
 // panel's rows: p is advanced by 16 elements for the next 16 of the depth. As a right operand whose
 // depth is the panel's rows (Transposed = false below): p is advanced by 16 rows.
-__device__ inline uint64_t panel(const Bf16* p) {
+__device__ inline uint64_t panel_at(uint32_t address) {
   constexpr uint64_t kEightRows = 1024 >> 4, kSwizzle128 = 1;
-  return (shared_address(p) & 0x3ffff) >> 4 | uint64_t{1} << 16 | kEightRows << 32 |
-         kSwizzle128 << 62;
+  return (address & 0x3ffff) >> 4 | uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
 }
+__device__ inline uint64_t panel(const Bf16* p) { return panel_at(shared_address(p)); }
 
 // d[8][4] (+)= left * right, 64 columns: left from registers, right a panel, whose rows are the
 // columns (Transposed) or the depth.

@@ -9,12 +9,16 @@
 // a smaller maximum is rescaled. The target is left out of both sums and joins in f32 at the end:
 // else 1 - p would drown in the rounding of p where a row is learned well.
 //
+// Where the card can, the words after the first block skip all that: their logits leave the product
+// as exponentials under the first block's maximum (head_exp.h).
+//
 // Ignored rows are multiplied along: how many there are is known on the device only.
 #include <algorithm>
 #include <initializer_list>
 #include <vector>
 
 #include "backend/accepts.h"
+#include "backend/cuda/head_exp.h"
 #include "backend/cuda/product.h"
 #include "backend/cuda/weights.cuh"
 
@@ -40,6 +44,7 @@ struct Work {
   Operand sums;     // [M, D] f32: Σ of weighted weights
   Operand weights;  // [words, D] in x's type, where w rests in another
   float *most, *others, *chosen;
+  float* parts;  // of head_exponentials
   void* product;
   size_t bytes = 0;  // before the products' own
 
@@ -64,6 +69,7 @@ struct Work {
     most = take(m);
     others = take(m);
     chosen = take(m);
+    parts = take(logits.rows * kHeadExpParts);
     product = take(0);
   }
 
@@ -285,23 +291,33 @@ void head_fwd(const StepArgs& args) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand logits = work.block(rows, words);
     const Operand sums = rows_from(work.sums, r0, rows);
-    product(q, kLogits, rows_from(x, r0, rows), part, logits, work.product);
-    const Softmax a{.logits = cuda::rows<float>(logits),
-                    .words = static_cast<int>(words),
-                    .first_word = static_cast<int>(v0),
-                    .targets = target_of + r0,
-                    .most = work.most + r0,
-                    .others = work.others + r0,
-                    .chosen = work.chosen + r0,
-                    .sums = cuda::rows<float>(slope ? sums : Operand{}),
-                    .cols = static_cast<int>(d)};
-    with_activation(x.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      launch(q, head_softmax_kernel<T>, static_cast<unsigned>(rows), kThreads, 0, a);
-    });
-    if (slope)
-      product(q, through_weights(v0 > 0), work.factors(rows, words, x.dtype), part, sums,
-              work.product);
+    const Operand some = rows_from(x, r0, rows), factors = work.factors(rows, words, x.dtype);
+    const bool done = v0 > 0 && head_exponentials(q, {.x = some,
+                                                      .w = part,
+                                                      .factors = factors,
+                                                      .first_word = v0,
+                                                      .targets = target_of + r0,
+                                                      .most = work.most + r0,
+                                                      .others = work.others + r0,
+                                                      .chosen = work.chosen + r0,
+                                                      .parts = work.parts});
+    if (!done) {
+      product(q, kLogits, some, part, logits, work.product);
+      const Softmax a{.logits = cuda::rows<float>(logits),
+                      .words = static_cast<int>(words),
+                      .first_word = static_cast<int>(v0),
+                      .targets = target_of + r0,
+                      .most = work.most + r0,
+                      .others = work.others + r0,
+                      .chosen = work.chosen + r0,
+                      .sums = cuda::rows<float>(slope ? sums : Operand{}),
+                      .cols = static_cast<int>(d)};
+      with_activation(x.dtype, [&](auto* type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        launch(q, head_softmax_kernel<T>, static_cast<unsigned>(rows), kThreads, 0, a);
+      });
+    }
+    if (slope) product(q, through_weights(v0 > 0), factors, part, sums, work.product);
   });
   with_weights(w, [&](auto weights, bool weights_aligned) {
     with_activation(x.dtype, [&](auto* type) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first product of head and its softmax in one: logits leave the registers as exponentials.
+//
+// They are of z - most, `most` being the row's maximum over words that were seen before. It need
+// not be that of these words too: bf16 has f32's exponents, so only where it is passed by 79 and
+// more is an exponential cut (at 2^115), and the row's probabilities no longer true.
+#pragma once
+
+#include "backend/cuda/queue.h"
+
+namespace wick::cuda {
+
+constexpr int kHeadExpWords = 256;                        // of a tile
+constexpr int kHeadExpParts = 16896 / kHeadExpWords + 1;  // tiles in a row of the most words
+
+struct HeadExp {
+  Operand x, w;     // [M, D], [words, D] bf16
+  Operand factors;  // [M, words] bf16: the exponentials, 0 for a row's target
+  int64_t first_word;
+  const int32_t* targets;  // of these rows, as all below
+  const float* most;
+  float* others;  // += the sum over words but the target
+  float* chosen;  // the target's logit, where it is among these words
+  float* parts;   // scratch [M, kHeadExpParts]
+};
+
+// False, having done nothing, where the card or the operands are not as it wants them.
+bool head_exponentials(const Queue& queue, const HeadExp& h);
+
+}  // namespace wick::cuda
