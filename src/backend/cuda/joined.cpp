@@ -83,7 +83,8 @@ size_t Joined::enqueue(const Queue& queue, size_t first) const {
   if (!adds && !is(first, Op::kRmsNorm)) return 0;
   const StepArgs& norm = args(first);
   const size_t normed = adds ? 1 : 0, rstd = normed + 1, product = first + 1;
-  if (!is_few(norm) || attr<NormAttr>(*norm.step).groups != 1 || norm.out[rstd] ||
+  const bool keeps_rstd = rstd < norm.out.size() && norm.out[rstd];
+  if (!is_few(norm) || attr<NormAttr>(*norm.step).groups != 1 || keeps_rstd ||
       !is(product, Op::kLinear))
     return 0;
   const ValueId x = norm.step->outputs[normed].value;
