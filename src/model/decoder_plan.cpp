@@ -9,15 +9,24 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   Recorder& r = recorder_;
   const int64_t t = options.tokens;
   context_.tokens = t;
+  ValueId places = kNone;
+  if (options.walks) {
+    places = r.state("places", {4 * t}, DType::kI32);
+    place_ = r.flat(places, 0, {4, t}, "place");
+  }
+  auto row = [&](const char* name, int64_t at) {
+    return options.walks ? r.flat(places, at * t, {t}, name) : r.feed(name, {t}, DType::kI32);
+  };
   context_.first_block = options.first_block;
   context_.end_block = options.end_block;
   if (options.first_block > 0)
     context_.stream = r.feed("stream", {t, config.hidden}, weights.compute());
   else
-    context_.ids = r.feed("ids", {t}, DType::kI32);
-  context_.positions = r.feed("positions", {t}, DType::kI32);
-  context_.begin = r.feed("begin", {t}, DType::kI32);
-  context_.end = r.feed("end", {t}, DType::kI32);
+    context_.ids = row("ids", 0);
+  context_.positions = row("positions", 1);
+  context_.begin =
+      options.walks ? r.state("begin", {t}, DType::kI32) : r.feed("begin", {t}, DType::kI32);
+  context_.end = row("end", 2);
   context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
   context_.recompute_first = options.recompute_first;
   context_.recompute_end = options.recompute_end;
@@ -32,7 +41,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     if (drops && options.training) context_.adapter.keys = r.feed("keys", {t, 2}, DType::kI32);
   }
   if (options.cache_rows > 0) {
-    context_.cache_rows = r.feed("cache_rows", {t}, DType::kI32);
+    context_.cache_rows = row("cache_rows", 3);
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       Shape shape{options.cache_rows, config.kv_width()};
       context_.cache_k.push_back(r.state(cat("cache_k.", layer), shape, weights.compute()));

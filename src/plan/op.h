@@ -125,9 +125,14 @@
 // adamw8       adamw with moments as 8-bit codes in blocks of 256 of a group, one f32 scale each
 //   fwd  in  hyper, norm                    out params f32 [P], m codes i8 [P], v codes i8 [P],
 //        scales f32 [2, blocks], g f32 [P]  in place
-// sample       the next token of each row: penalties aside, as infer/sampler.h says
-//   fwd  in  logits f32 [B, V], how f32 [B, 4] (temperature, top_p, min_p, top_k), keys i32 [B, 2]
-//        out token i32 [B]
+// sample       token[b]: the largest of logits[b], the lowest index among equals, NaN never; -1
+//              where there is none above minus infinity
+//   fwd  in  logits f32 [B, V]
+//        out token i32 [B], place? i32 [4, B], log? i32 [R, B]  in place
+//        place is where each row stands in a text: token, position, end and cache row of what it
+//        runs next (embed, rope, attention, copy). The token is the one that was drawn, 0 for -1;
+//        the others grow by one, and with them a step's inputs become the next one's. Rows whose
+//        cache row is < 0 stay. log[position % R] receives the token, at its new position.
 // copy         y[rows[t]] = x[t], rows < 0 skipped; updates y in place
 //   fwd  in  x [T, D], rows i32 [T]                         out y [S, D]
 #pragma once

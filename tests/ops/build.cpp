@@ -66,7 +66,9 @@ void Builder::build() {
     case Op::kMuon:
     case Op::kAdafactor:
     case Op::kAdamw8:
+      break;
     case Op::kSample:
+      sample();
       break;
     case Op::kCopy:
       copy();

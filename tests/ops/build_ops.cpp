@@ -355,6 +355,28 @@ void Builder::adamw() {
   c_.fwd_out = {"params", "m", "v", "g"};
 }
 
+// Some logits are NaN, and with ties=1 many are equal; R is the length of the log.
+void Builder::sample() {
+  int64_t b = size("B"), v = size("V"), r = size("R", 0);
+  bool ties = size("ties", 0) != 0;
+  input("logits", {b, v}, false);
+  for (double& x : c_.arg("logits").data) {
+    if (ties) x = std::round(x);
+    if (below(50) == 0) x = NAN;
+  }
+  ints("token", {b}, {});
+  c_.fwd_in = {"logits"};
+  c_.fwd_out = {"token", "", ""};
+  if (r == 0) return;
+  std::vector<int32_t> place;
+  for (int64_t i = 0; i < 4 * b; ++i)
+    place.push_back(static_cast<int32_t>(i >= 3 * b && rarely() ? -1 : below(100)));
+  ints("place", {4, b}, place);
+  ints("log", {r, b}, std::vector<int32_t>(static_cast<size_t>(r * b), 7));
+  for (const char* name : {"place", "log"}) c_.arg(name).mode = OutMode::kUpdate;
+  c_.fwd_out = {"token", "place", "log"};
+}
+
 void Builder::copy() {
   int64_t t = size("T"), s = size("S"), d = size("D");
   input("x", {t, d}, false);

@@ -140,6 +140,7 @@ class Builder {
   void kl_head();
   void grad_norm();
   void adamw();
+  void sample();
   void copy();
 
   Case& c_;

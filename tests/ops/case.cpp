@@ -70,7 +70,8 @@ bool Case::frozen(const Arg& arg) const {
 }
 
 Role role_of(Op op, const std::string& name) {
-  if (op == Op::kSegmentSum || op == Op::kPreferenceLoss || op == Op::kGradNorm || op == Op::kAdamw)
+  if (op == Op::kSegmentSum || op == Op::kPreferenceLoss || op == Op::kGradNorm ||
+      op == Op::kAdamw || op == Op::kSample)
     return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
@@ -144,6 +145,8 @@ std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {
   }
   std::vector<std::vector<double>> results;
   results.reserve(out_names.size());
+  std::vector<std::vector<int32_t>> ints;  // of the outputs that are
+  ints.reserve(out_names.size());
   for (const std::string& name : out_names) {
     results.emplace_back();
     step.outputs.push_back({});
@@ -154,12 +157,22 @@ std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {
     const Arg& a = c.arg(name);
     step.outputs.back().mode = a.mode;
     results.back() = a.data;
+    if (a.dtype == DType::kI32) {
+      ints.push_back(a.ints);
+      ints.back().resize(static_cast<size_t>(a.shape.elements()));
+      out.push_back(operand(a.shape, a.dtype, ints.back().data()));
+      continue;
+    }
     if (a.mode == OutMode::kWrite) {
       results.back().assign(static_cast<size_t>(a.shape.elements()), 0.0);
     }
     out.push_back(operand(a.shape, a.dtype, results.back().data()));
   }
   reference_kernel(c.op, dir).fn({.step = &step, .in = in, .out = out});
+  auto made = ints.begin();
+  for (size_t i = 0; i < out_names.size(); ++i)
+    if (!out_names[i].empty() && c.arg(out_names[i]).dtype == DType::kI32)
+      results[i].assign(made->begin(), made->end()), ++made;
   return results;
 }
 

@@ -94,6 +94,7 @@ std::span<const Candidate> ref_candidates() {
       kernel(Op::kKlHead, kBwd, "kl_head_bwd", kl_head_bwd<S>),
       kernel(Op::kGradNorm, kFwd, "grad_norm_fwd", grad_norm_fwd<S>),
       kernel(Op::kAdamw, kFwd, "adamw_fwd", adamw_fwd<S>),
+      kernel(Op::kSample, kFwd, "sample_fwd", sample_fwd<S>),
       kernel(Op::kCopy, kFwd, "copy_fwd", copy_fwd<S>),
   };
   return kList;

@@ -132,6 +132,8 @@ void grad_norm_fwd(const StepArgs&);
 template <class S>
 void adamw_fwd(const StepArgs&);
 template <class S>
+void sample_fwd(const StepArgs&);
+template <class S>
 void copy_fwd(const StepArgs&);
 
 }  // namespace wick::ref
