@@ -244,7 +244,7 @@ RowContent RowEncoder::read(Json&& row) const {
   } else if (messages != nullptr) {
     content.format = RowFormat::kChat;
     // Tables (CSV) can only hold them as text.
-    if (messages->is_string())
+    if (messages->is_string() && messages->get_ref<const std::string&>().starts_with('['))
       *messages =
           parse_json(messages->get_ref<const std::string&>(), cat('"', options_.messages_key, '"'));
     check_messages(*messages, options_.messages_key);
