@@ -17,6 +17,9 @@ namespace wick {
 struct TrainOptions {
   std::string data = {};  // folder with train.jsonl (valid.jsonl, test.jsonl), or a file; "" for a
                           // forecast alone: rows of max_seq_length tokens, all trained, are assumed
+  std::vector<DataSource> data_sources = {};  // several, with weights; empty: `data` alone
+  double val_split = 0;  // without a valid file: held-out rows drawn from the training rows by the
+                         // seed; below 1 their share, else their number; 0: none
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
   std::string fine_tune_type = "lora";    // lora, full
   DatasetOptions dataset = {};  // its date, if "": the day the run was begun, also on resume

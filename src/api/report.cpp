@@ -293,6 +293,12 @@ std::string settings(const Run& run) {
   s.add("memory", o.memory_bytes > 0 ? bytes(o.memory_bytes) : "as needed");
   s.add("recompute", run.forecast.recompute);
   s.add("tokens of a pack", run.forecast.tokens_per_step);
+  if (run.forecast.packed_fill > 0) {
+    auto share = [](double x) { return cat(std::lround(100 * x), " %"); };
+    s.add("token slots used", cat(share(run.forecast.packed_fill), "; padded to the longest row ",
+                                  share(run.forecast.padded_fill), ", sorted by length ",
+                                  share(run.forecast.sorted_fill)));
+  }
   s.group("The optimizer");
   s.add("optimizer", o.optimizer);
   s.add("learning_rate", o.learning_rate);

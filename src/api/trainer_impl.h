@@ -34,6 +34,7 @@ struct Trainer::Impl {
   void load_data();
   void declare();
   void assume_rows();
+  void add_sizes(int64_t kept_bytes);  // kept: beside the step, under --memory too
   void choose_step();
   StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
   std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;

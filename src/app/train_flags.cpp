@@ -101,6 +101,13 @@ void add_train_flags(Args& args, TrainFlags& flags) {
             "Keep the model's shape and tokenizer, and start from random weights.");
   add_data_flags(args, flags.data);
 
+  args.number(
+          "--val-split", o.val_split, "X",
+          "Without a valid file: hold out this share of the rows (from 1 on: so many), drawn by "
+          "--seed.",
+          kNotNegative)
+      .shown("0");
+
   args.group("Adapter");
   args.text("--adapter-path", o.adapter_path, "FOLDER",
             "Where the adapter, its checkpoints and report.html go.")
@@ -227,9 +234,11 @@ ModelOptions TrainFlags::model_options() const {
 }
 
 TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
-  if (needs_data || !data.data.empty()) check_data_path(args, data.data);
   TrainOptions o = train;
-  o.data = data.data;
+  if (needs_data || !data.data.empty()) {
+    o.data_sources = data.sources(args);
+    o.data = o.data_sources.front().path;
+  }
   o.dataset = data.options;
   o.dataset.system_prompt = chat.system_prompt;
   o.dataset.chat_template_config = chat.chat_template_config;

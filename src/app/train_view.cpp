@@ -75,7 +75,15 @@ Json forecast_json(const Forecast& f) {
           {"updates", f.updates},
           {"assumed_rows", f.assumed_rows},
           {"total_seconds", f.total_seconds},
-          {"disk_bytes", f.disk_bytes}};
+          {"disk_bytes", f.disk_bytes},
+          {"packed_fill", f.packed_fill},
+          {"padded_fill", f.padded_fill},
+          {"sorted_fill", f.sorted_fill}};
+}
+
+std::string packing_text(const Forecast& f) {
+  return cat(percent(f.packed_fill), "; padded to the longest row ", percent(f.padded_fill),
+             ", sorted by length ", percent(f.sorted_fill));
 }
 
 std::string forecast_table(const Forecast& f) {
@@ -124,6 +132,7 @@ std::string forecast_table(const Forecast& f) {
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
                            f.prefix_blocks, " frozen blocks, whose outputs are kept"));
+  if (f.packed_fill > 0 && !f.assumed_rows) say("token slots used", packing_text(f));
   say("on disk", format_bytes(f.disk_bytes));
   return text;
 }

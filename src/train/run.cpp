@@ -96,9 +96,9 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
 TrainRun::TrainRun(TrainStep& step, RunSetup setup)
     : step_(step),
       setup_(std::move(setup)),
-      order_(setup_.train->size(), rows_per_update(setup_.options), setup_.options.seed,
+      order_(*setup_.train, rows_per_update(setup_.options), setup_.options.seed,
              setup_.options.shuffle),
-      updates_(count_updates(setup_.options, setup_.train->size())),
+      updates_(count_updates(setup_.options, setup_.train->rows_per_epoch())),
       schedule_(make_schedule(setup_.options, updates_)) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
   if (setup_.options.resume) resume();
@@ -220,7 +220,7 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   trained_tokens_ += targets;
   loss_sum_ += loss * static_cast<double>(targets);
   loss_tokens_ += targets;
-  window_packs_ += static_cast<int64_t>(packs.size());
+  for (const Pack& pack : packs) window_flops_ += plan_flops(step_.micro_plan(pack));
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
   update_sum_ += seconds;
@@ -259,8 +259,7 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   double seconds = std::max(window_seconds_, 1e-9);
   r.tokens_per_second = static_cast<double>(window_tokens_) / seconds;
   if (setup_.peak_gflops > 0)
-    r.utilisation = step_.micro_flops() * static_cast<double>(window_packs_) /
-                    (seconds * 1e9 * setup_.peak_gflops);
+    r.utilisation = window_flops_ / (seconds * 1e9 * setup_.peak_gflops);
   r.peak_bytes = peak_memory_bytes();
   r.forecast_bytes = setup_.forecast_bytes;
   r.seconds = earlier_seconds_ + now_seconds() - started_;
@@ -269,8 +268,8 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
 }
 
 void TrainRun::report(const StepReport& r, const TrainCallbacks& callbacks) {
-  loss_sum_ = window_seconds_ = 0;
-  loss_tokens_ = window_tokens_ = window_packs_ = 0;
+  loss_sum_ = window_seconds_ = window_flops_ = 0;
+  loss_tokens_ = window_tokens_ = 0;
   result_.history.push_back(r);
   if (callbacks.on_step) callbacks.on_step(r);
 }

@@ -66,8 +66,8 @@ class TrainRun {
   double best_valid_ = 0;
   bool has_best_ = false;
   // Since the last report.
-  double loss_sum_ = 0, window_seconds_ = 0;
-  int64_t loss_tokens_ = 0, window_tokens_ = 0, window_packs_ = 0;
+  double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0;
+  int64_t loss_tokens_ = 0, window_tokens_ = 0;
   // Since the start.
   double update_sum_ = 0, eval_sum_ = 0;
   int64_t updates_done_ = 0, evals_done_ = 0;

@@ -124,6 +124,24 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 
 }  // namespace
 
+void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
+  // The rows that a prefix cache keeps are laid for one size.
+  if (prefix_) return;
+  for (int64_t size : tokens) {
+    WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
+    StepOptions o = options_;
+    o.limits = {size, std::min(size, options_.limits.targets)};
+    smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
+  }
+}
+
+const TrainStep& TrainStep::fitting(const Pack& pack) const {
+  for (const auto& s : smaller_)
+    if (pack.used_tokens <= s->limits().tokens && pack.used_targets <= s->limits().targets)
+      return *s;
+  return *this;
+}
+
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);
   MemoryForecast eval = scorer_->forecast(backend);
@@ -142,6 +160,11 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
     f.feeds += prefix.feeds;
     f.arena = std::max(f.arena, prefix.arena);
   }
+  for (const auto& s : smaller_) {
+    const MemoryForecast other = forecast_memory(s->micro_plan(), backend);
+    f.feeds += other.feeds;
+    f.arena = std::max(f.arena, other.arena);
+  }
   return f;
 }
 
@@ -154,17 +177,26 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   v_ = backend.allocate(DType::kF32, p);
   arena_ = backend.allocate(DType::kU8, forecast(backend).arena);
 
-  Bindings micro = micro_->bind(backend, weights);
-  micro[static_cast<size_t>(micro_->params())] = params_;
-  micro[static_cast<size_t>(grads_value_)] = grads_;
-  micro_program_ = backend.compile(micro_->plan(), micro, arena_);
+  compile_micro(backend, weights);
+  for (const auto& s : smaller_) {
+    s->params_ = params_;
+    s->grads_ = grads_;
+    s->arena_ = arena_;
+    s->compile_micro(backend, weights);
+  }
   scorer_->compile(backend, weights, params_, arena_);
   if (prefix_) prefix_->compile(backend, weights, arena_);
   Bindings b(update_.values.size());
   const BufferPtr states[] = {params_, m_, v_, grads_};
   for (size_t i = 0; i < 4; ++i) b[static_cast<size_t>(update_states_[i])] = states[i];
   update_program_ = backend.compile(update_, b, arena_);
+}
 
+void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
+  Bindings micro = micro_->bind(backend, weights);
+  micro[static_cast<size_t>(micro_->params())] = params_;
+  micro[static_cast<size_t>(grads_value_)] = grads_;
+  micro_program_ = backend.compile(micro_->plan(), micro, arena_);
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
   micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
 }
@@ -201,7 +233,8 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed(const Pack& pack, float weight) {
+void TrainStep::feed(const Pack& whole, float weight) {
+  const Pack pack = first_part(whole, options_.limits);
   feed_pack(*micro_program_, *micro_, tail_, pack,
             prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
   std::vector<float> weights(pack.targets.size(), 0.0f);
@@ -227,10 +260,11 @@ double TrainStep::loss() const {
 }
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
-  feed(pack, weight);
-  micro_program_->run();
-  micro_program_->wait();
-  return loss();
+  TrainStep& s = fitting(pack);
+  s.feed(pack, weight);
+  s.micro_program_->run();
+  s.micro_program_->wait();
+  return s.loss();
 }
 
 void TrainStep::start_update(const AdamwSettings& s) {
@@ -262,19 +296,18 @@ float TrainStep::update(const AdamwSettings& settings) {
 TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
                                    const AdamwSettings& settings) {
   Stepped result;
+  auto finish = [&](TrainStep& s) {
+    s.micro_program_->wait();
+    result.loss += s.loss();
+  };
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) {
-      micro_program_->wait();
-      result.loss += loss();
-    }
-    feed(packs[i], weight);
-    micro_program_->run();
+    if (i > 0) finish(fitting(packs[i - 1]));
+    TrainStep& s = fitting(packs[i]);
+    s.feed(packs[i], weight);
+    s.micro_program_->run();
   }
   start_update(settings);
-  if (!packs.empty()) {
-    micro_program_->wait();
-    result.loss += loss();
-  }
+  if (!packs.empty()) finish(fitting(packs.back()));
   update_program_->wait();
   result.norm = norm();
   return result;

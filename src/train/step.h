@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "train/prefix_cache.h"
@@ -59,10 +60,17 @@ class TrainStep {
   TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
             const StepOptions& options);
 
+  // Smaller token budgets, ascending, for packs that would leave most of the limits empty: each is
+  // a program of its own over the same arena, parameters and gradients. Before compile().
+  void add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens);
+  void clear_sizes() { smaller_.clear(); }
+
   StepForecast forecast(const Backend& backend) const;
   // Of one micro-batch, forward and backward.
   double micro_flops() const { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
+  // Of the program that this pack is run by.
+  const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const { return options_.limits; }
@@ -100,7 +108,12 @@ class TrainStep {
   void evaluate(const Pack& pack, std::span<float> logp);
 
  private:
-  void feed(const Pack& pack, float weight);
+  const TrainStep& fitting(const Pack& pack) const;
+  TrainStep& fitting(const Pack& pack) {
+    return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
+  }
+  void compile_micro(Backend& backend, ModelWeights& weights);
+  void feed(const Pack& whole, float weight);
   double loss() const;
   void start_update(const AdamwSettings& settings);
   float norm() const;
@@ -121,6 +134,7 @@ class TrainStep {
   Backend* backend_ = nullptr;
   BufferPtr params_, grads_, m_, v_, arena_;
   std::unique_ptr<Program> micro_program_, update_program_;
+  std::vector<std::unique_ptr<TrainStep>> smaller_;  // of add_sizes; only their micro plan is run
 };
 
 }  // namespace wick
