@@ -4,6 +4,7 @@
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
+#include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
 #include "model/save.h"
@@ -21,9 +22,6 @@ void check_options(const TrainOptions& o) {
     fail(ErrorCode::kUnsupported, "--fine-tune-type dora is not trained yet; use lora or full");
   if (o.fine_tune_type != "lora" && o.fine_tune_type != "full")
     refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora or full"));
-  if (o.optimizer != "adamw" && o.optimizer != "adam")
-    fail(ErrorCode::kUnsupported, "--optimizer ", o.optimizer,
-         " is not there yet; wanted adamw or adam (adam: without weight decay)");
   if (!o.save_dtype.empty() && o.save_dtype != "f32" && o.save_dtype != "bf16" &&
       o.save_dtype != "f16")
     refuse(cat("--save-dtype is \"", o.save_dtype, "\", wanted f32, bf16 or f16"));
@@ -37,11 +35,15 @@ void check_options(const TrainOptions& o) {
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
   };
   in_range("learning-rate", o.learning_rate, 0.0, 10.0);
-  in_range("weight-decay", o.weight_decay, 0.0, 10.0);
   in_range("grad-clip", o.grad_clip, 0.0, 1e9);
   in_range("skip-below", o.skip_below, 0.0, 0.1);
-  in_range("beta1", o.beta1, 0.0, 0.999999);
-  in_range("beta2", o.beta2, 0.0, 0.9999999);
+  in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
+  in_range("lr-decay-rate", o.lr_decay_rate, 0.0, 1.0);
+  in_range("early-stop-delta", o.early_stop_delta, 0.0, 1e9);
+  in_range("hook-seconds", o.hook_seconds, 0.001, 86400.0);
+  if (o.lr_cycles < 1) refuse(cat("--lr-cycles is ", o.lr_cycles, ", wanted at least 1"));
+  if (o.lr_step_size < 1) refuse(cat("--lr-step-size is ", o.lr_step_size, ", wanted at least 1"));
+  if (o.early_stop < 0) refuse(cat("--early-stop is ", o.early_stop, ", wanted at least 0"));
 }
 
 }  // namespace
@@ -102,28 +104,54 @@ Json Trainer::Impl::identity() const {
   j["updates"] = forecast.updates;
   j["seed"] = o.seed;
   j["shuffle"] = o.shuffle;
+  j["packing"] = o.packing;
+  j["pack_tokens"] = forecast.tokens_per_step;
+  j["pack_targets"] = forecast.targets_per_step;
+  const DeviceInfo device = m.backend().info();
+  j["device"] = device.isa.empty() ? device.name : device.name + " " + device.isa;
   j["optimizer"] = o.optimizer;
   j["learning_rate"] = o.learning_rate;
   j["lr_schedule"] = o.lr_schedule;
   j["warmup"] = o.warmup;
+  j["warmup_init"] = o.warmup_init;
+  j["warmup_from_init"] = o.warmup_from_init;
+  j["lr_end"] = o.lr_end;
+  j["lr_decay_steps"] = o.lr_decay_steps;
+  if (o.lr_schedule == "cosine_with_restarts") j["lr_cycles"] = o.lr_cycles;
+  if (o.lr_schedule == "wsd") j["lr_decay_share"] = o.lr_decay_share;
+  if (o.lr_schedule == "exponential_decay" || o.lr_schedule == "step_decay")
+    j["lr_decay_rate"] = o.lr_decay_rate;
+  if (o.lr_schedule == "step_decay") j["lr_step_size"] = o.lr_step_size;
   j["weight_decay"] = o.weight_decay;
   j["grad_clip"] = o.grad_clip;
+  // The constants of this optimizer, whatever their names.
+  const Hyper first = optimizer_hyper(o, o.learning_rate, 1);
+  j["optimizer_constants"] = std::vector<float>(first.begin() + 1, first.end());
+  j["early_stop"] = o.early_stop;
+  if (o.early_stop > 0 || o.keep_best) {
+    j["keep_best"] = true;
+    j["early_stop_delta"] = o.early_stop_delta;
+    j["steps_per_eval"] = o.steps_per_eval;
+    j["val_batches"] = o.val_batches;
+    j["valid_fingerprint"] = valid ? cat(valid->fingerprint()) : "";
+  }
   if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
   return j;
 }
 
-void Trainer::Impl::save_result(std::span<const float> params) const {
+void Trainer::Impl::save_result(const std::string& folder, std::span<const float> params) const {
   const Model::Impl& m = model->impl();
+  make_folder(folder);
   if (adapter) {
-    adapter->save(options.adapter_path, params, m.name());
+    adapter->save(folder, params, m.name());
     return;
   }
-  write_model_files(m, options.adapter_path);
+  write_model_files(m, folder);
   std::optional<DType> dtype;
   if (!options.save_dtype.empty()) dtype = parse_dtype(options.save_dtype);
-  save_weights(options.adapter_path, m.config, *m.weights, dtype,
+  save_weights(folder, m.config, *m.weights, dtype,
                [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
                  const ParamLayout::Entry* e = trainable->layout.find(spec.name);
                  if (!e) return std::nullopt;
@@ -182,7 +210,7 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   model = &on;
   options = wanted;
   check_options(options);
-  if (options.optimizer == "adam") options.weight_decay = 0;
+  resolve_optimizer(options);
   load_data();
   declare();
 }
@@ -192,6 +220,9 @@ void Trainer::Impl::check_folder() const {
   if (options.data.empty())
     fail(ErrorCode::kInvalidArgument,
          "--data is missing: a folder with train.jsonl, or a JSON-lines file");
+  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
+    fail(ErrorCode::kNotFound, options.adapter_path,
+         ": no such folder to resume from; leave --resume out to start from the beginning");
   make_folder(options.adapter_path);
   int64_t free_bytes = free_disk_bytes(options.adapter_path.c_str());
   if (free_bytes >= 0 && free_bytes < forecast.disk_bytes)
@@ -213,7 +244,9 @@ RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_byte
   setup.forecast_bytes = expected.peak_bytes + process_bytes;
   setup.update_seconds = 1e-3 * expected.step_ms;
   setup.eval_seconds = 1e-3 * expected.eval_ms;
-  setup.save_result = [this](std::span<const float> params) { save_result(params); };
+  setup.save_result = [this](const std::string& folder, std::span<const float> params) {
+    save_result(folder, params);
+  };
   return setup;
 }
 
@@ -259,8 +292,16 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
 
-  TrainRun run(*t.step, t.run_setup(t.forecast, process_bytes));
-  TrainResult result = run.run(callbacks);
+  RunSetup setup = t.run_setup(t.forecast, process_bytes);
+  setup.answer_prompts = [&t, &prompts] {
+    const std::vector<std::string> texts = t.answer(prompts, t.step->params_buffer());
+    std::vector<EvalSample> samples;
+    for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[i].words, texts[i]});
+    return samples;
+  };
+  TrainRun run(*t.step, std::move(setup));
+  Watch watch(t.options, run.first_update());
+  TrainResult result = run.run(watch.around(callbacks));
 
   m.adapter = t.adapter;
   m.trained = t.adapter ? nullptr : t.trainable;

@@ -36,6 +36,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
   s.skip_below = static_cast<float>(options.skip_below);
+  s.optimizer = optimizer_op(options.optimizer);
   return s;
 }
 
@@ -116,8 +117,9 @@ void Trainer::Impl::choose_step() {
   forecast.updates = forecast.assumed_rows && options.iters <= 0
                          ? 1
                          : count_updates(options, train.rows_per_epoch());
-  // Adapter or model, and the checkpoint with its moments.
-  forecast.disk_bytes = 2 * f.params + f.moments;
+  // Adapter or model, and the checkpoint with what the optimizer keeps; the best in both.
+  const int64_t results = options.keep_best || options.early_stop > 0 ? 4 : 2;
+  forecast.disk_bytes = results * f.params + f.moments;
   if (free_step) forecast.choice = describe_choice(free);
   forecast_time(free_step.get());
   forecast.process_bytes = process_bytes();

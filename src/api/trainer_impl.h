@@ -53,7 +53,7 @@ struct Trainer::Impl {
   // Gives the step the place where rows are kept. Throws: kIo.
   void open_prefix();
   Json identity() const;
-  void save_result(std::span<const float> params) const;
+  void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.
   std::vector<PromptAndAnswer> sample_prompts() const;
   std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);

@@ -20,17 +20,26 @@ struct TrainFlags {
   bool test = false;
   bool random_weights = false;
   int64_t test_batches = -1;
-  std::string optimizer = "adamw";
   Json optimizer_config;  // of a settings file
   std::string optimizer_config_where;
+  bool nesterov = false;  // when given
+  std::string eval_prompts = {};
 
   // What the library is asked for, once everything is read. Throws: UsageError, Error.
   // `needs_data`: otherwise --data may be left out (a forecast).
   TrainOptions checked(const Args& args, bool needs_data = true) const;
   ModelOptions model_options() const;
+
+ private:
+  void finish_optimizer(const Args& args, TrainOptions& o) const;
 };
 
 void add_train_flags(Args& args, TrainFlags& flags);
 void add_sweep_flags(Args& args, TrainFlags& flags);
+// The optimizer and its schedule (train_flags_optimizer.cpp).
+void add_optimizer_flags(Args& args, TrainFlags& flags);
+// Refuses members of a nested mapping of a settings file that are not in `known`.
+void check_members(const Json& value, const std::string& where,
+                   const std::vector<std::string>& known);
 
 }  // namespace wick

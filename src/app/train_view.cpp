@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/watch.h"
 #include "app/format.h"
 #include "app/plot.h"
 #include "base/check.h"
@@ -149,21 +150,7 @@ void TrainView::forecast(const Forecast& forecast) {
 void TrainView::progress(const StepReport& report) { out_.live(step_line(report, false)); }
 
 void TrainView::step(const StepReport& r) {
-  out_.event({{"event", "step"},
-              {"step", r.step},
-              {"steps", r.steps},
-              {"epoch", r.epoch},
-              {"loss", r.loss},
-              {"learning_rate", r.learning_rate},
-              {"grad_norm", r.grad_norm},
-              {"tokens", r.tokens},
-              {"trained_tokens", r.trained_tokens},
-              {"tokens_per_second", r.tokens_per_second},
-              {"utilisation", r.utilisation},
-              {"peak_bytes", r.peak_bytes},
-              {"forecast_bytes", r.forecast_bytes},
-              {"seconds", r.seconds},
-              {"seconds_left", r.seconds_left}});
+  out_.event(step_event(r));
   if (out_.live())
     progress(r);
   else
@@ -171,13 +158,7 @@ void TrainView::step(const StepReport& r) {
 }
 
 void TrainView::eval(const EvalReport& r) {
-  out_.event({{"event", "eval"},
-              {"step", r.step},
-              {"loss", r.loss},
-              {"perplexity", r.perplexity},
-              {"tokens", r.tokens},
-              {"rows", r.rows},
-              {"best", r.best}});
+  out_.event(eval_event(r));
   std::string change;
   if (last_eval_ > 0)
     change = r.best ? ", the best so far" : r.loss > last_eval_ ? ", higher than before" : "";
@@ -187,7 +168,7 @@ void TrainView::eval(const EvalReport& r) {
 }
 
 void TrainView::saved(const SaveReport& r) {
-  out_.event({{"event", "saved"}, {"step", r.step}, {"path", r.path}});
+  out_.event(save_event(r));
   if (!out_.live()) out_.say(cat("step ", r.step, "  saved in ", r.path));
 }
 
@@ -198,6 +179,10 @@ void TrainView::finish(const TrainResult& r) {
   out_.event({{"event", "done"},
               {"steps", r.steps},
               {"interrupted", r.interrupted},
+              {"stopped_early", r.stopped_early},
+              {"kept_step", r.kept_step},
+              {"best_step", r.best_step},
+              {"best_valid_loss", r.best_valid_loss},
               {"first_loss", r.first_loss},
               {"final_loss", r.final_loss},
               {"first_valid_loss", r.first_valid_loss},

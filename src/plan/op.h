@@ -106,8 +106,8 @@
 //   fwd  in  base f32 [N] (Σ_k w²), wa [R, N] (a wᵀ), a f32 [R, K], b f32 [N, R]    out y f32 [N]
 // grad_norm    y[s] = sqrt(Σ g²) over the groups of set s   in g f32 [P]   out y f32 [S]
 //
-// The optimizers: one update of all parameters; g is cleared for the next accumulation. A group
-// reads the row `set` of hyper [S, 8] and norm [S]; clip > 0 scales g by min(1, clip / norm).
+// The optimizers (formulas: plan/param_groups.h): one update of all; g is cleared for the next. A
+// group reads row `set` of hyper [S, 8] and norm [S]; clip > 0 scales g by min(1, clip / norm).
 // adamw        hyper (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t); the last
 //              two are 1 without bias correction
 //   fwd  in  hyper, norm                    out params, m, v, g  all f32 [P], in place
@@ -119,11 +119,11 @@
 // muon         hyper (lr, momentum, nesterov 0 or 1, Newton-Schulz steps, weight_decay, clip, 0, 0)
 //   fwd  in  hyper, norm                    out params, m, g  all f32 [P], in place
 // adafactor    hyper (lr, beta2 of this update, eps1, eps2, weight_decay, clip, clip threshold,
-//              relative step 0 or 1)
+//              scale by the parameter 0 or 1)
 //   fwd  in  hyper, norm                    out params, factors f32 [F] (rows' then columns' means
 //        of each matrix group, in order; a vector's own squares), g  in place
 // adamw8       adamw with moments as 8-bit codes in blocks of 256 of a group, one f32 scale each
-//   fwd  in  hyper, norm                    out params f32 [P], m codes i8 [P], v codes i8 [P],
+//   fwd  in  hyper, norm                    out params f32 [P], m codes u8 [P], v codes u8 [P],
 //        scales f32 [2, blocks], g f32 [P]  in place
 // sample       token[b]: the largest of logits[b], the lowest index among equals, NaN never; -1
 //              where there is none above minus infinity

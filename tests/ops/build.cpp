@@ -59,13 +59,23 @@ void Builder::build() {
     case Op::kAdamw:
       adamw();
       break;
+    case Op::kSgd:
+      sgd();
+      break;
+    case Op::kLion:
+      lion();
+      break;
+    case Op::kMuon:
+      muon();
+      break;
+    case Op::kAdafactor:
+      adafactor();
+      break;
+    case Op::kAdamw8:
+      adamw8();
+      break;
     case Op::kColumnScale:
     case Op::kColumnNorm:
-    case Op::kSgd:
-    case Op::kLion:
-    case Op::kMuon:
-    case Op::kAdafactor:
-    case Op::kAdamw8:
       break;
     case Op::kSample:
       sample();

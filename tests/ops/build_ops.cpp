@@ -323,38 +323,6 @@ void Builder::kl_head() {
   c_.bwd_out = {"dx"};
 }
 
-void Builder::grad_norm() {
-  int64_t p = size("P");
-  input("g", {p}, false);
-  output("y", {1}, p);
-  c_.fwd_in = {"g"};
-  c_.fwd_out = {"y"};
-}
-
-void Builder::adamw() {
-  int64_t p = size("P"), groups = size("groups", 1);
-  Arg& hyper = value("hyper", {8});
-  for (double h : {1e-2, 0.9, 0.999, 1e-8, 0.1, static_cast<double>(number("clip", 0.0f)),
-                   1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3)}) {
-    hyper.data.push_back(rounded(h, DType::kF32));
-  }
-  value("norm", {1}).data = {rounded(1.7, DType::kF32)};
-  for (const char* name : {"params", "m", "v", "g"}) {
-    Arg& a = output(name, {p}, 4);
-    a.mode = OutMode::kUpdate;
-    fill(a, 0.1);
-  }
-  for (double& x : c_.arg("v").data) x = rounded(x * x, DType::kF32);
-  ParamGroups attr;
-  for (int64_t i = 0; i < groups; ++i) {
-    attr.groups.push_back({p * i / groups, p * (i + 1) / groups, i % 2 == 0 ? 1.0f : 16.0f,
-                           i % 2 == 0 ? 1.0f : 0.0f});
-  }
-  c_.attr = attr;
-  c_.fwd_in = {"hyper", "norm"};
-  c_.fwd_out = {"params", "m", "v", "g"};
-}
-
 // Some logits are NaN, and with ties=1 many are equal; R is the length of the log.
 void Builder::sample() {
   int64_t b = size("B"), v = size("V"), r = size("R", 0);

@@ -67,5 +67,6 @@ Candidates head_candidates(Arch arch);
 Candidates kl_head_candidates(Arch arch);
 Candidates preference_candidates(Arch arch);
 Candidates optimizer_candidates(Arch arch);
+Candidates matrix_optimizer_candidates(Arch arch);
 
 }  // namespace wick::cuda

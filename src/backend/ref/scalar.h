@@ -132,6 +132,16 @@ void grad_norm_fwd(const StepArgs&);
 template <class S>
 void adamw_fwd(const StepArgs&);
 template <class S>
+void sgd_fwd(const StepArgs&);
+template <class S>
+void lion_fwd(const StepArgs&);
+template <class S>
+void muon_fwd(const StepArgs&);
+template <class S>
+void adafactor_fwd(const StepArgs&);
+template <class S>
+void adamw8_fwd(const StepArgs&);
+template <class S>
 void sample_fwd(const StepArgs&);
 template <class S>
 void copy_fwd(const StepArgs&);
