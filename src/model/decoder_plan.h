@@ -60,7 +60,7 @@ class DecoderPlan {
   Plan plan_;
   Recorder recorder_;
   DecoderContext context_;
-  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_;
+  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_, squares_;
   ValueId hidden_ = kNone, head_ = kNone;
 };
 

@@ -185,4 +185,23 @@ BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, Weigh
   return slot;
 }
 
+BufferPtr ModelWeights::squares(const WeightSpec& spec, Backend& backend) {
+  BufferPtr& slot = buffers_[spec.name + ".squares"];
+  if (slot) return slot;
+  const std::vector<float> w = read_floats(spec);
+  const int64_t rows = spec.shape.rows(), cols = spec.shape.cols();
+  std::vector<float> sums(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < cols; ++c) {
+      const double x = w[static_cast<size_t>(r * cols + c)];
+      sum += x * x;
+    }
+    sums[static_cast<size_t>(r)] = static_cast<float>(sum);
+  }
+  slot = backend.allocate(DType::kF32, rows);
+  backend.upload(*slot, DType::kF32, 0, rows, sums.data());
+  return slot;
+}
+
 }  // namespace wick

@@ -53,14 +53,18 @@ void Builder::build() {
     case Op::kKlHead:
       kl_head();
       break;
+    case Op::kColumnScale:
+      column_scale();
+      break;
+    case Op::kColumnNorm:
+      column_norm();
+      break;
     case Op::kGradNorm:
       grad_norm();
       break;
     case Op::kAdamw:
       adamw();
       break;
-    case Op::kColumnScale:
-    case Op::kColumnNorm:
     case Op::kSgd:
     case Op::kLion:
     case Op::kMuon:

@@ -323,6 +323,34 @@ void Builder::kl_head() {
   c_.bwd_out = {"dx"};
 }
 
+void Builder::column_scale() {
+  int64_t t = size("T"), n = size("N");
+  input("x", {t, n});
+  input("m", {n}, true, 0.3, 1.0);
+  input("norm", {n}, false, 0.1, 1.0);
+  output("y", {t, n}, 1);
+  input("dy", {t, n});
+  output("dx", {t, n}, 1, true);
+  output("dm", {n}, t, true);
+  c_.fwd_in = {"x", "m", "norm"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "x", "m", "norm"};
+  c_.bwd_out = {"dx", "dm"};
+}
+
+void Builder::column_norm() {
+  int64_t n = size("N"), k = size("K"), r = size("R");
+  c_.attr = ColumnNormAttr{number("scale", 0.5f)};
+  // Not the squares and products of any matrix, only numbers with a positive sum.
+  input("base", {n}, false, 0.1, 9.0 * static_cast<double>(r * r));
+  input("wa", {r, n}, false);
+  input("a", {r, k}, false, 1.0 / std::sqrt(static_cast<double>(k)));
+  input("b", {n, r}, false);
+  output("y", {n}, r * r + k);
+  c_.fwd_in = {"base", "wa", "a", "b"};
+  c_.fwd_out = {"y"};
+}
+
 void Builder::grad_norm() {
   int64_t p = size("P");
   input("g", {p}, false);

@@ -138,6 +138,8 @@ class Builder {
   void segment_sum();
   void preference_loss();
   void kl_head();
+  void column_scale();
+  void column_norm();
   void grad_norm();
   void adamw();
   void copy();

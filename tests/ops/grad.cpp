@@ -136,6 +136,7 @@ class NetworkMaker {
       case Op::kKlHead:
         return r_.kl_head(in(0), in(1), in(2), in(3), in(4), std::get<KlAttr>(c_.attr));
       case Op::kColumnScale:
+        return r_.column_scale(in(0), in(1), in(2));
       case Op::kColumnNorm:
       case Op::kGradNorm:
       case Op::kAdamw:

@@ -67,9 +67,9 @@ class CpuBackend final : public Backend {
     for (auto list :
          {cpu::tile_candidates, cpu::amx_attention_candidates, cpu::quant_linear_candidates,
           cpu::linear_candidates, cpu::norm_candidates, cpu::elementwise_candidates,
-          cpu::row_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
-          cpu::head_candidates, cpu::kl_head_candidates, cpu::preference_candidates,
-          cpu::optimizer_candidates}) {
+          cpu::row_candidates, cpu::column_candidates, cpu::attention_fwd_candidates,
+          cpu::attention_bwd_candidates, cpu::head_candidates, cpu::kl_head_candidates,
+          cpu::preference_candidates, cpu::optimizer_candidates}) {
       cpu::Candidates some = list(rung_);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }

@@ -63,8 +63,8 @@ class CudaBackend final : public Backend {
     blas_ = Blas::open(tuning_file(), blas_problem_);
     queue_.blas = blas_.get();
     for (auto list : {linear_candidates, attention_candidates, norm_candidates,
-                      elementwise_candidates, row_candidates, head_candidates, kl_head_candidates,
-                      preference_candidates, optimizer_candidates}) {
+                      elementwise_candidates, row_candidates, column_candidates, head_candidates,
+                      kl_head_candidates, preference_candidates, optimizer_candidates}) {
       const Candidates some = list(queue_.arch);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
