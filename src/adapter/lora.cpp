@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "adapter/select.h"
 #include "adapter/svd.h"
@@ -39,6 +40,7 @@ Adapter Adapter::create(const LoraOptions& options, std::span<const LinearInfo> 
     fail(ErrorCode::kInvalidArgument,
          "no linear is left to adapt; --targets, --exclude-modules, --layers-to-transform and "
          "--num-layers leave none");
+  adapter.declare_tokens(linears);
   adapter.place();
   return adapter;
 }
@@ -83,6 +85,16 @@ void Adapter::place() {
     i = end;
   }
   for (WholeModule& w : wholes_) w.offset = layout_.add(w.module + ".weight", w.weight_shape());
+  if (tokens_) {
+    TokenRows& t = *tokens_;
+    const int64_t n = t.count();
+    t.offset = layout_.add(t.module + ".token_adapter.trainable_tokens_delta", {t.hidden, n});
+    auto take = [&](int64_t size) { return std::exchange(frozen, frozen + size); };
+    t.selector = take(t.vocab * n);
+    t.rows = take(n * t.hidden);
+    t.turned = take(t.hidden * n);
+    t.ones = take(n * n);
+  }
   for (LoraModule& m : modules_) m.site = name_key(m.module);
   frozen_.assign(static_cast<size_t>(frozen), 0.0f);
 }
@@ -108,7 +120,7 @@ std::vector<float> Adapter::initial_params(uint64_t seed) const {
 }
 
 bool Adapter::needs_weights() const {
-  return options_.dora || options_.init == "pissa" || !wholes_.empty();
+  return options_.dora || options_.init == "pissa" || !wholes_.empty() || tokens_;
 }
 
 void Adapter::start_module(const LoraModule& m, const float* w, bool fresh,
@@ -137,6 +149,54 @@ void Adapter::start_module(const LoraModule& m, const float* w, bool fresh,
 
 void Adapter::start_whole(const WholeModule& m, const float* w, std::span<float> params) const {
   std::copy_n(w, m.weight_shape().elements(), params.data() + m.offset);
+}
+
+void Adapter::declare_tokens(std::span<const LinearInfo> linears) {
+  const std::vector<int64_t>& ids = options_.trainable_token_indices;
+  if (ids.empty()) return;
+  constexpr size_t kMost = 1024;  // the selector has this many columns
+  const std::string what = "--trainable-token-indices";
+  if (ids.size() > kMost)
+    fail(ErrorCode::kUnsupported, what, " names ", ids.size(), " tokens, at most ", kMost,
+         " are trained by themselves; train embed_tokens whole (--modules-to-save)");
+  for (const LinearInfo& l : linears) {
+    if (l.kind != ModuleKind::kEmbedding) continue;
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] < 0 || ids[i] >= l.in || std::count(ids.begin(), ids.end(), ids[i]) > 1)
+        fail(ErrorCode::kInvalidArgument, what, " has ", ids[i],
+             ids[i] < 0 || ids[i] >= l.in ? cat(", but the model's tokens are 0 to ", l.in - 1)
+                                          : std::string(" twice"));
+    for (const char* other : {"model.embed_tokens", "lm_head"})
+      if (find(other) || find_whole(other))
+        fail(ErrorCode::kUnsupported, what, " and an adapter of ", other,
+             " do not go together; leave one out");
+    tokens_ = TokenRows{ids, l.module, l.in, l.out};
+    return;
+  }
+}
+
+void Adapter::start_tokens(const float* table, bool fresh, std::span<float> params) {
+  const TokenRows& t = *tokens_;
+  const int64_t n = t.count();
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t id = t.ids[static_cast<size_t>(k)];
+    frozen_[static_cast<size_t>(t.selector + id * n + k)] = 1.0f;
+    frozen_[static_cast<size_t>(t.ones + k * n + k)] = 1.0f;
+    for (int64_t d = 0; d < t.hidden; ++d) {
+      const float x = table[id * t.hidden + d];
+      frozen_[static_cast<size_t>(t.rows + k * t.hidden + d)] = x;
+      frozen_[static_cast<size_t>(t.turned + d * n + k)] = x;
+      if (fresh) params[static_cast<size_t>(t.offset + d * n + k)] = x;
+    }
+  }
+}
+
+void Adapter::merge_tokens(std::span<const float> params, float* table) const {
+  const TokenRows& t = *tokens_;
+  for (int64_t k = 0; k < t.count(); ++k)
+    for (int64_t d = 0; d < t.hidden; ++d)
+      table[t.ids[static_cast<size_t>(k)] * t.hidden + d] =
+          params[static_cast<size_t>(t.offset + d * t.count() + k)];
 }
 
 const LoraModule* Adapter::find(const std::string& module) const {

@@ -8,6 +8,7 @@
 //           frozen: y = x Wᵀ + scale * ((x Aᵀ) Bᵀ - (x A0ᵀ) B0ᵀ). W itself stays as it is, so that
 //           the result is a plain LoRA of rank 2R, [B, -B0] [A; A0]
 //   embedding  y[t] = W[id] + scale * B A[:, id], A [R, vocab], B [hidden, R]
+//   tokens  some rows of the embedding (and of a head tied to it) trained as they are
 //   whole   a module (a norm's gain, the embedding, the head) trained as it is, beside the pairs
 //
 // An Adapter is the declaration of a set of such pairs over the modules of one model and their
@@ -62,11 +63,12 @@ struct LoraOptions {
   // from a dot on, gives its rank or alpha.
   std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
   std::vector<std::pair<std::string, double>> alpha_pattern = {};
-  std::vector<int64_t> layers_to_transform = {};  // empty: all
-  std::vector<std::string> exclude_modules = {};  // as targets
-  std::vector<std::string> modules_to_save = {};  // trained whole
-  std::string init = "default";                   // default, gaussian, pissa
-  float lora_plus_ratio = 1.0f;                   // of B's learning rate to A's
+  std::vector<int64_t> layers_to_transform = {};      // empty: all
+  std::vector<std::string> exclude_modules = {};      // as targets
+  std::vector<std::string> modules_to_save = {};      // trained whole
+  std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding, trained as they are
+  std::string init = "default";                       // default, gaussian, pissa
+  float lora_plus_ratio = 1.0f;                       // of B's learning rate to A's
 };
 
 // The module it adapts, and the pair of matrices.
@@ -83,6 +85,19 @@ struct WholeModule : LinearInfo {
   int64_t offset = 0;  // in the parameter vector
 };
 
+// Trained rows of the embedding. A recording puts them in place by products with `selector`, which
+// has a one where a token is one of them, since that is what every form of the table leaves room
+// for.
+struct TokenRows {
+  std::vector<int64_t> ids;
+  std::string module;
+  int64_t vocab = 0, hidden = 0;
+  int64_t offset = 0;  // in the parameter vector: [hidden, n], transposed
+  // In frozen(): [vocab, n], the base's rows [n, hidden] and transposed, and ones [n, n].
+  int64_t selector = 0, rows = 0, turned = 0, ones = 0;
+  int64_t count() const { return static_cast<int64_t>(ids.size()); }
+};
+
 class Adapter {
  public:
   // Throws: kInvalidArgument naming a target that no module has (and the nearest that one has), a
@@ -92,8 +107,9 @@ class Adapter {
   // Reads a PEFT folder; `params` receives the numbers. Throws: kNotFound, kCorruptFile,
   // kUnsupported (kinds of adapter that wick does not run), kInvalidArgument (made for another
   // model: names the first module or shape that does not fit).
+  // `lora_plus_ratio` is for going on to train it.
   static Adapter load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
-                      std::vector<float>& params);
+                      std::vector<float>& params, float lora_plus_ratio = 1.0f);
 
   // Kaiming-uniform A (a = sqrt 5, i.e. uniform in ±1/sqrt(in)) or a normal one of deviation 1 / R,
   // zero B; of an embedding zero A, normal B. From `seed` and the module's name alone. What starts
@@ -107,6 +123,8 @@ class Adapter {
   // what is not saved with an adapter: PiSSA's start.
   void start_module(const LoraModule& module, const float* w, bool fresh, std::span<float> params);
   void start_whole(const WholeModule& module, const float* w, std::span<float> params) const;
+  // Of the embedding [vocab, hidden].
+  void start_tokens(const float* table, bool fresh, std::span<float> params);
   // Numbers that a recording reads and nothing trains.
   const std::vector<float>& frozen() const { return frozen_; }
 
@@ -119,6 +137,7 @@ class Adapter {
   const LoraOptions& options() const { return options_; }
   const std::vector<LoraModule>& modules() const { return modules_; }
   const std::vector<WholeModule>& wholes() const { return wholes_; }
+  const std::optional<TokenRows>& tokens() const { return tokens_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
   const ParamLayout& layout() const { return layout_; }
@@ -128,11 +147,15 @@ class Adapter {
   // `w` has weight_shape().
   void merge(const LoraModule& module, std::span<const float> params, float* w,
              ThreadPool& pool) const;
+  // The trained rows into the table [vocab, hidden].
+  void merge_tokens(std::span<const float> params, float* table) const;
 
  private:
   void place();
+  void declare_tokens(std::span<const LinearInfo> linears);
   std::vector<LoraModule> modules_;
   std::vector<WholeModule> wholes_;
+  std::optional<TokenRows> tokens_;
   ParamLayout layout_;
   LoraOptions options_;
   std::vector<float> frozen_;

@@ -43,8 +43,8 @@ void refuse_unsupported(const Json& config, const std::string& where) {
     fail(ErrorCode::kUnsupported, where, ": bias is ", bias, "; only none is run");
   for (const char* key :
        {"lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters",
-        "trainable_token_indices", "alora_invocation_tokens", "arrow_config", "kasa_config",
-        "velora_config", "monteclora_config", "megatron_config", "ensure_weight_tying"}) {
+        "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
+        "monteclora_config", "megatron_config", "ensure_weight_tying"}) {
     const Json* value = find_member(config, key);
     const bool absent = !value || value->is_null() ||
                         (value->is_boolean() && !value->get<bool>()) ||
@@ -53,6 +53,26 @@ void refuse_unsupported(const Json& config, const std::string& where) {
       fail(ErrorCode::kUnsupported, where, ": ", key, " is ", value->dump(),
            "; wick does not run such adapters");
   }
+}
+
+// A list, or a mapping with embed_tokens alone.
+std::vector<int64_t> read_tokens(const Json& config, const std::string& where) {
+  const char* key = "trainable_token_indices";
+  const Json* list = find_member(config, key);
+  if (!list || list->is_null()) return {};
+  if (list->is_object()) {
+    if (list->size() != 1 || list->begin().key() != "embed_tokens")
+      fail(ErrorCode::kUnsupported, where, ": ", key, " is ", list->dump(),
+           "; only rows of embed_tokens are run");
+    list = &*list->begin();
+  }
+  std::vector<int64_t> ids;
+  if (list->is_array())
+    for (const Json& id : *list)
+      if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  if (!list->is_array() || ids.size() != list->size())
+    fail(ErrorCode::kCorruptFile, where, ": ", key, " is ", list->dump(), ", wanted a list of ids");
+  return ids;
 }
 
 template <typename T>
@@ -109,6 +129,7 @@ struct Found {
 struct Sorted {
   std::map<std::string, Found> pairs;
   std::map<std::string, const TensorInfo*> wholes;  // by module
+  const TensorInfo* tokens = nullptr;
 
   Sorted(const SafetensorsFile& file, std::span<const LinearInfo> linears) {
     for (const TensorInfo& t : file.tensors()) {
@@ -153,6 +174,10 @@ struct Sorted {
     for (const LinearInfo& l : linears) {
       if (l.kind == ModuleKind::kLinear || name.rfind(l.module + ".", 0) != 0) continue;
       const std::string tail = name.substr(l.module.size());
+      if (l.kind == ModuleKind::kEmbedding && tail == ".token_adapter.trainable_tokens_delta") {
+        tokens = &t;
+        return true;
+      }
       // PEFT saves the frozen table beside a LoRA on it; it is the base's own.
       if (tail == ".base_layer.weight" && t.shape == l.weight_shape()) return true;
       if (tail == ".weight" || tail == ".modules_to_save.default.weight" ||
@@ -195,7 +220,7 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
 }  // namespace
 
 Adapter Adapter::load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
-                      std::vector<float>& params) {
+                      std::vector<float>& params, float lora_plus_ratio) {
   if (!std::filesystem::is_directory(folder))
     fail(ErrorCode::kNotFound, folder.string(),
          std::filesystem::exists(folder) ? ": a file" : ": no such folder",
@@ -228,6 +253,7 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
   o.rank_pattern = read_pattern<int64_t>(config, "rank_pattern", where);
   o.alpha_pattern = read_pattern<double>(config, "alpha_pattern", where);
   o.init = read_init(config, where);
+  o.lora_plus_ratio = lora_plus_ratio;
   for (const LinearInfo& l : linears) {
     if (auto whole = sorted.wholes.find(l.module); whole != sorted.wholes.end()) {
       if (whole->second->shape != l.weight_shape())
@@ -243,10 +269,24 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
     if (!adapter.find(module))
       fail(ErrorCode::kInvalidArgument, file_name, ": adapts ", module,
            ", which this model does not have; is the adapter for another model?");
+  o.trainable_token_indices = read_tokens(config, where);
+  if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
+    fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
+         " trainable_tokens_delta, unlike what ", where, " says");
+  adapter.declare_tokens(linears);
   adapter.place();
   params.assign(static_cast<size_t>(adapter.param_count()), 0.0f);
   auto read = [&](const TensorInfo& t, int64_t offset) {
     to_floats(t, file.bytes(t), params.data() + offset, file_name);
+  };
+  // A tensor [rows, cols] as [cols, rows].
+  auto read_turned = [&](const TensorInfo& t, int64_t rows, int64_t cols, int64_t offset) {
+    std::vector<float> plain(static_cast<size_t>(rows * cols));
+    to_floats(t, file.bytes(t), plain.data(), file_name);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c)
+        params[static_cast<size_t>(offset + c * rows + r)] =
+            plain[static_cast<size_t>(r * cols + c)];
   };
   for (const LoraModule& m : adapter.modules_) {
     const Found& f = sorted.pairs.at(m.module);
@@ -256,12 +296,15 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
       read(*f.a, m.a_offset);
       continue;
     }
-    std::vector<float> a(static_cast<size_t>(m.rank * m.in));
-    to_floats(*f.a, file.bytes(*f.a), a.data(), file_name);
-    for (int64_t r = 0; r < m.rank; ++r)
-      for (int64_t i = 0; i < m.in; ++i)
-        params[static_cast<size_t>(m.a_offset + i * m.rank + r)] =
-            a[static_cast<size_t>(r * m.in + i)];
+    read_turned(*f.a, m.rank, m.in, m.a_offset);
+  }
+  if (adapter.tokens_) {
+    const TokenRows& t = *adapter.tokens_;
+    if (sorted.tokens->shape != Shape{t.count(), t.hidden})
+      fail(ErrorCode::kInvalidArgument, file_name, ": trainable_tokens_delta has shape ",
+           sorted.tokens->shape.str(), ", wanted [", t.count(), ", ", t.hidden,
+           "]; is the adapter for another model?");
+    read_turned(*sorted.tokens, t.count(), t.hidden, t.offset);
   }
   for (const WholeModule& m : adapter.wholes_) read(*sorted.wholes.at(m.module), m.offset);
   return adapter;

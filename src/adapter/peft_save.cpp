@@ -98,6 +98,8 @@ Json Adapter::peft_config(const std::string& base_model) const {
   config["r"] = twice * o.rank;
   config["rank_pattern"] = own_ranks;
   config["task_type"] = "CAUSAL_LM";
+  config["trainable_token_indices"] = nullptr;
+  if (tokens_) config["trainable_token_indices"] = tokens_->ids;
   config["use_dora"] = o.dora;
   config["use_rslora"] = o.rslora;
   return config;
@@ -121,16 +123,19 @@ void Adapter::save(const std::filesystem::path& folder, std::span<const float> p
     auto from = params.subspan(static_cast<size_t>(offset), static_cast<size_t>(count));
     return std::vector<float>(from.begin(), from.end());
   };
+  // What lies as [rows, cols], as [cols, rows].
+  auto turned = [&](int64_t offset, int64_t rows, int64_t cols) {
+    std::vector<float> out(static_cast<size_t>(rows * cols));
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c)
+        out[static_cast<size_t>(c * rows + r)] = params[static_cast<size_t>(offset + r * cols + c)];
+    return out;
+  };
   for (const LoraModule& m : modules_) {
     const std::string at = kPrefix + m.module;
     if (m.kind == ModuleKind::kEmbedding) {
-      tensors.push_back({at + ".lora_embedding_A", {m.rank, m.in}, [&, part] {
-                           std::vector<float> a(static_cast<size_t>(m.rank * m.in));
-                           for (int64_t i = 0; i < m.in; ++i)
-                             for (int64_t r = 0; r < m.rank; ++r)
-                               a[static_cast<size_t>(r * m.in + i)] =
-                                   params[static_cast<size_t>(m.a_offset + i * m.rank + r)];
-                           return a;
+      tensors.push_back({at + ".lora_embedding_A", {m.rank, m.in}, [&, turned] {
+                           return turned(m.a_offset, m.in, m.rank);
                          }});
       tensors.push_back({at + ".lora_embedding_B", {m.out, m.rank}, [&, part] {
                            return part(m.b_offset, m.out * m.rank);
@@ -170,6 +175,11 @@ void Adapter::save(const std::filesystem::path& folder, std::span<const float> p
   for (const WholeModule& m : wholes_)
     tensors.push_back({kPrefix + m.module + ".weight", m.weight_shape(),
                        [&, part] { return part(m.offset, m.weight_shape().elements()); }});
+  if (tokens_)
+    tensors.push_back(
+        {kPrefix + tokens_->module + ".token_adapter.trainable_tokens_delta",
+         {tokens_->count(), tokens_->hidden},
+         [&, turned] { return turned(tokens_->offset, tokens_->hidden, tokens_->count()); }});
   for (const Tensor& t : tensors) writer.declare(t.name, DType::kF32, t.shape);
   for (const Tensor& t : tensors) {
     const std::vector<float> values = t.values();

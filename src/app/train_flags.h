@@ -10,12 +10,20 @@
 
 namespace wick {
 
+// Kinds of adapter: lists as they are written.
+struct KindFlags {
+  std::vector<std::string> rank_pattern, alpha_pattern, layers, tokens;
+  // Throws: UsageError.
+  void apply(TrainOptions& options) const;
+};
+
 struct TrainFlags {
   ModelFlags model;
   DeviceFlags device;
   DataFlags data;
   ChatFlags chat;
   TrainOptions train;
+  KindFlags kinds;
   double scale = 0;  // alpha / rank, when given
   bool test = false;
   bool random_weights = false;
@@ -32,5 +40,6 @@ struct TrainFlags {
 
 void add_train_flags(Args& args, TrainFlags& flags);
 void add_sweep_flags(Args& args, TrainFlags& flags);
+void add_kinds_flags(Args& args, TrainFlags& flags);
 
 }  // namespace wick

@@ -52,7 +52,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
   b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
   Recorder& r = b.plan->recorder();
   b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
-  b.logits = r.linear_f32(r.gather_rows(b.plan->hidden(), b.rows), b.plan->head_weight());
+  b.logits = b.plan->logits(r.gather_rows(b.plan->hidden(), b.rows));
   b.plan->plan().results.push_back(b.logits);
   fuse(b.plan->plan());
   check(b.plan->plan());

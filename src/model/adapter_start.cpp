@@ -23,6 +23,10 @@ void start_adapter(Adapter& adapter, const ModelConfig& config, const ModelWeigh
       if (part.tensor.ends_with(ending)) {
         const std::string module = part.tensor.substr(0, part.tensor.size() - ending.size());
         start(module);
+        if (adapter.tokens() && adapter.tokens()->module == module) {
+          if (values.empty()) values = weights.read_floats(spec);
+          adapter.start_tokens(values.data(), fresh, params);
+        }
         if (config.tied && module == "model.embed_tokens") start("lm_head");
       }
       at += static_cast<size_t>(part.shape.elements());

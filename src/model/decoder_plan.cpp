@@ -35,8 +35,9 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     if (!adapter->frozen().empty())
       context_.adapter.frozen =
           r.weight("adapter.frozen", {static_cast<int64_t>(adapter->frozen().size())}, DType::kF32);
-    if (adapter->options().dora && weights.compute() != DType::kF32) {
-      int64_t ranks = 0;
+    context_.adapter.tied = config.tied;
+    if ((adapter->options().dora || adapter->tokens()) && weights.compute() != DType::kF32) {
+      int64_t ranks = adapter->tokens() ? adapter->tokens()->count() : 0;
       for (const LoraModule& m : adapter->modules()) ranks += m.rank;
       context_.adapter.count = r.weight("count", {ranks}, DType::kI32);
     }
@@ -70,6 +71,14 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   hidden_ = record_decoder(r, config_, context_);
   if (options.end_block < 0) head_ = wick::head_weight(r, config_, context_);
   context_.weight = context_.squares = nullptr;
+}
+
+ValueId DecoderPlan::logits(ValueId x) {
+  return nn::logits(recorder_, context_.adapter, "lm_head", head_, x);
+}
+
+ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
+  return nn::head(recorder_, context_.adapter, "lm_head", head_, x, targets, attr);
 }
 
 Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {

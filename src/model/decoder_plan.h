@@ -47,6 +47,10 @@ class DecoderPlan {
   // [T, D], behind the last norm, or the residual stream of a part that ends below it.
   ValueId hidden() const { return hidden_; }
   ValueId head_weight() const { return head_; }               // kNone for such a part
+  // Behind the hidden rows x [M, D], with an adapter's share: logits f32 [M, V], or the
+  // log-probabilities [M] of targets.
+  ValueId logits(ValueId x);
+  ValueId head(ValueId x, ValueId targets, const HeadAttr& attr = {});
   ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
   const DecoderContext& context() const { return context_; }
 

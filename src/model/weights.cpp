@@ -180,7 +180,8 @@ std::vector<float> ModelWeights::read_floats(const WeightSpec& spec) const {
 
 BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, WeightForm form,
                                Backend& backend) {
-  BufferPtr& slot = buffers_[spec.name];
+  // Rarely two plans want two forms of one weight: the head with an adapter of its own.
+  BufferPtr& slot = buffers_[form == WeightForm::kRows ? spec.name + ".rows" : spec.name];
   if (!slot) slot = backend.prepare(value, form, read(spec).data());
   return slot;
 }

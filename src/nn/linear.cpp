@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "plan/head_pair.h"
+
 namespace wick::nn {
 
 namespace {
@@ -206,12 +208,82 @@ ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, Valu
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
               ValueId ids) {
   ValueId y = r.embed(table, ids);
-  const LoraModule* m = binding.adapter ? binding.adapter->find(module) : nullptr;
-  if (!m) return y;
-  ValueId a = r.flat(binding.params, m->a_offset, {m->in, m->rank}, module + ".lora_embedding_A");
-  ValueId b = r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_embedding_B");
-  r.linear_into(y, r.embed(a, ids), b, m->scale);
+  if (!binding.adapter) return y;
+  if (const LoraModule* m = binding.adapter->find(module)) {
+    ValueId a = r.flat(binding.params, m->a_offset, {m->in, m->rank}, module + ".lora_embedding_A");
+    ValueId b =
+        r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_embedding_B");
+    r.linear_into(y, r.embed(a, ids), b, m->scale);
+  }
+  if (const std::optional<TokenRows>& t = binding.adapter->tokens()) {
+    const int64_t n = t->count();
+    ValueId chosen = r.embed(r.flat(binding.frozen, t->selector, {t->vocab, n}, "tokens"), ids);
+    // The base's row out, exactly, then the trained one in.
+    r.linear_into(y, chosen, r.flat(binding.frozen, t->turned, {t->hidden, n}, "tokens.base"),
+                  -1.0f);
+    r.linear_into(y, chosen, r.flat(binding.params, t->offset, {t->hidden, n}, "tokens.trained"),
+                  1.0f);
+  }
   return y;
+}
+
+namespace {
+
+// The head's pair: h = scale * x Aᵀ, and B.
+struct HeadPair {
+  ValueId h = kNone, b = kNone;
+  HeadPair(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId x) {
+    if (!binding.adapter) return;
+    if (binding.tied && binding.adapter->tokens()) {
+      of_tokens(r, binding, x);
+      return;
+    }
+    const LoraModule* m = binding.adapter->find(module);
+    if (!m) return;
+    if (r.training() && m->dropout > 0)
+      fail(ErrorCode::kUnsupported, module, ": an adapter on the head is trained without dropout; ",
+           "leave --lora-dropout or this target out");
+    ValueId a = r.flat(binding.params, m->a_offset, {m->rank, m->in}, module + ".lora_A");
+    h = r.linear(x, a, kNone, m->scale);
+    b = r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_B");
+  }
+
+ private:
+  // What the trained rows change in the logits: x (trained - base)ᵀ, put where the tokens are.
+  void of_tokens(Recorder& r, const AdapterBinding& binding, ValueId x) {
+    const TokenRows& t = *binding.adapter->tokens();
+    const int64_t n = t.count();
+    ValueId ones = r.flat(binding.frozen, t.ones, {n, n}, "tokens.ones");
+    if (r.plan().value(x).dtype != DType::kF32) {
+      if (r.training())
+        fail(ErrorCode::kUnsupported, "--trainable-token-indices of a model whose head is tied to ",
+             "the embedding is trained in f32 only; add --dtype f32");
+      ones = r.embed(ones, r.flat(binding.count, 0, {n}, "count"));
+    }
+    // A product with ones turns the rows over.
+    ValueId rows =
+        r.linear(ones, r.flat(binding.params, t.offset, {t.hidden, n}, "tokens.trained"));
+    h = r.linear(x, rows);
+    r.linear_into(h, x, r.flat(binding.frozen, t.rows, {n, t.hidden}, "tokens.base"), -1.0f);
+    b = r.flat(binding.frozen, t.selector, {t.vocab, n}, "tokens");
+  }
+};
+
+}  // namespace
+
+ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+               ValueId x) {
+  const HeadPair pair(r, binding, module, x);
+  ValueId y = r.linear_f32(x, w);
+  if (pair.h != kNone) r.linear_into(y, pair.h, pair.b, 1.0f);
+  return y;
+}
+
+ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+             ValueId x, ValueId targets, const HeadAttr& attr) {
+  const HeadPair pair(r, binding, module, x);
+  if (pair.h == kNone) return r.head(x, w, targets, attr);
+  return head_with_pair(r, x, w, targets, attr, pair.h, pair.b);
 }
 
 }  // namespace wick::nn

@@ -32,6 +32,7 @@ struct AdapterBinding {
   ValueId frozen = kNone;
   ValueId keys = kNone;
   ValueId count = kNone;
+  bool tied = false;  // the head's weight is the embedding's table
 };
 
 // x [T, in] -> [T, sum of rows]
@@ -40,5 +41,12 @@ ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, Valu
 // ids [T] -> [T, hidden]; `module` as adapters name the table.
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
               ValueId ids);
+
+// x [M, hidden] -> logits [M, vocab] in f32; `module` as adapters name the head.
+ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+               ValueId x);
+// x [M, hidden], targets [M] -> log-probabilities [M] (plan/op.h: head).
+ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+             ValueId x, ValueId targets, const HeadAttr& attr);
 
 }  // namespace wick::nn

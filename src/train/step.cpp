@@ -96,7 +96,11 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     update_states_.push_back(r.state(name, {p}, DType::kF32));
   norm_ = r.grad_norm(update_states_[3]);
   ParamGroups attr;
-  attr.groups.push_back({0, p, 1.0f, 1.0f});
+  for (const ParamLayout::Entry& e : trainable_.layout.entries()) {
+    if (attr.groups.empty() || attr.groups.back().lr_scale != e.lr_scale)
+      attr.groups.push_back({e.offset, e.offset, e.lr_scale, 1.0f});
+    attr.groups.back().end = e.offset + e.shape.elements();
+  }
   r.adamw(hyper_, norm_, update_states_[0], update_states_[1], update_states_[2], update_states_[3],
           std::move(attr));
   update_.results.push_back(norm_);

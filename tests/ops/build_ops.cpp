@@ -243,12 +243,26 @@ void Builder::head() {
   input("dlogp", {m});
   output("dx", {m, d}, d + v);
   output("dw", {v, d}, d + m, true);
+  const int64_t rank = size("R", 0);
+  if (rank > 0) {
+    input("h", {m, rank}, true, 1.0 / std::sqrt(static_cast<double>(rank)));
+    input("b", {v, rank}, true, 0.5);
+    output("dlogp_dh", {m, rank}, d + v);
+    output("dh", {m, rank}, d + v);
+    output("db", {v, rank}, d + m, true);
+    unit_terms({"dlogp_dh", "dh", "db"});
+  }
   unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
   if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
   c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
   c_.bwd_out = {"dx", "dw"};
+  if (rank == 0) return;
+  c_.fwd_in.insert(c_.fwd_in.end(), {"h", "b"});
+  c_.fwd_out.push_back("dlogp_dh");
+  c_.bwd_in.insert(c_.bwd_in.end(), {"h", "b", "dlogp_dh"});
+  c_.bwd_out.insert(c_.bwd_out.end(), {"dh", "db"});
 }
 
 void Builder::segment_sum() {

@@ -148,6 +148,7 @@ void take_chunk(const Half& h, const Pass& pass, int64_t v0, bool keep) {
 }  // namespace
 
 bool accepts_tile_head_fwd(const StepArgs& args) {
+  if (input(args, 3)) return false;
   const Operand &x = args.in[0], slope = output(args, 2);
   return is_bf16(x) && is_matrix(args.in[1]) && is_f32(args.out[0]) && is_f32(output(args, 1)) &&
          is_bf16_or_absent(slope);
@@ -209,6 +210,7 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
 }
 
 bool accepts_tile_head_bwd(const StepArgs& args) {
+  if (input(args, 6)) return false;
   return is_bf16(args.in[1]) && is_matrix(args.in[2]) && is_bf16_or_absent(input(args, 5)) &&
          is_bf16_or_absent(args.out[0]) && is_f32(output(args, 1));
 }
