@@ -176,9 +176,12 @@ class AdaptedLinear {
       add(r_.column_scale(sum, magnitudes(m), norm[i]), columns(y, p), 1.0f);
       add(columns(base, p), columns(y, p), -1.0f);
       // The product makes all columns and a gradient must be made of all: of the others, zero.
-      const int64_t all = r_.shape(y).cols(), end = p.first_row + m.out;
-      if (p.first_row > 0) add(r_.cols(base, 0, p.first_row), r_.cols(y, 0, p.first_row), 0.0f);
-      if (end < all) add(r_.cols(base, end, all), r_.cols(y, end, all), 0.0f);
+      int64_t row = 0;
+      for (const Linear::Part& other : l_.parts) {
+        const int64_t end = row + other.rows;
+        if (row != p.first_row) add(r_.cols(base, row, end), r_.cols(y, row, end), 0.0f);
+        row = end;
+      }
     }
     return y;
   }
