@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/dataset.h"
@@ -21,7 +22,7 @@ struct TrainOptions {
   double val_split = 0;  // without a valid file: held-out rows drawn from the training rows by the
                          // seed; below 1 their share, else their number; 0: none
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
-  std::string fine_tune_type = "lora";    // lora, full
+  std::string fine_tune_type = "lora";    // lora, dora, full
   DatasetOptions dataset = {};  // its date, if "": the day the run was begun, also on resume
 
   // The adapter.
@@ -31,6 +32,17 @@ struct TrainOptions {
   std::vector<std::string> targets = {"all-linear"};
   int64_t num_layers = -1;        // the last N blocks; -1: all
   std::string init_adapter = {};  // start from this adapter's numbers
+  // Kinds of adapter; the lists are PEFT's fields of these names (docs/adapters.md).
+  bool rslora = false;           // scaled by alpha / sqrt(rank)
+  bool dora = false;             // magnitudes are trained apart from directions
+  std::string init = "default";  // default, gaussian, pissa
+  double lora_plus_ratio = 1.0;  // of B's learning rate to A's
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<int64_t> layers_to_transform = {};
+  std::vector<std::string> exclude_modules = {};
+  std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding
+  std::vector<std::string> modules_to_save = {};      // trained whole: norms, embed_tokens, lm_head
 
   // The run.
   int64_t batch_size = 4;               // rows of a micro-batch

@@ -16,7 +16,7 @@ struct Trainer::Impl {
   TrainOptions options;
   ExampleSet train;
   std::optional<ExampleSet> valid;
-  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<Adapter> adapter;
   std::vector<float> start_params;  // of an adapter
   std::shared_ptr<const Trainable> trainable;
   std::unique_ptr<TrainStep> step;

@@ -62,8 +62,9 @@ void add_train_flags(Args& args, TrainFlags& flags) {
             "Where the adapter, its checkpoints and report.html go.")
       .path();
   args.text("--fine-tune-type", o.fine_tune_type, "TYPE",
-            "lora trains an adapter, full all weights (with --num-layers, the last N blocks).")
-      .one_of({"lora", "full"});
+            "lora or dora train an adapter, full all weights (with --num-layers, the last N "
+            "blocks).")
+      .one_of({"lora", "dora", "full"});
   args.integer("--rank,--lora-rank", o.rank, "N", "Rank of the adapter.", {.min = 1, .max = 65536});
   args.number("--alpha,--lora-alpha", o.alpha, "X", "The update is scaled by alpha / rank.",
               kNotNegative);
@@ -72,13 +73,15 @@ void add_train_flags(Args& args, TrainFlags& flags) {
       .shown("");
   args.number("--lora-dropout", o.dropout, "X", "Dropout on the adapter's input.",
               {.min = 0.0, .max = 0.999});
-  args.list("--targets", o.targets, "NAMES", "Linears that get an adapter, such as q_proj,v_proj.");
+  args.list("--targets,--target-modules", o.targets, "NAMES",
+            "Linears that get an adapter: q_proj,v_proj, all-linear, or expressions.");
   args.integer("--num-layers", o.num_layers, "N", "Only the last N blocks; -1 for all.",
                {.min = -1})
       .shown("-1");
   args.text("--init-adapter,--resume-adapter-file", o.init_adapter, "PATH",
             "Start from the numbers of this adapter.")
       .path();
+  add_kinds_flags(args, flags);
 
   args.group("Run");
   args.integer("--batch-size", o.batch_size, "N", "Rows of a batch.", {.min = 1});
@@ -183,6 +186,7 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   o.dataset.chat_template_config = chat.chat_template_config;
   o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
+  kinds.apply(o);
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)
     throw UsageError("--memory got 0, wanted a size such as 4GB");

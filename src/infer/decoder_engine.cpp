@@ -57,7 +57,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
     b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
     x = r.gather_rows(x, b.rows);
   }
-  b.logits = r.linear_f32(x, b.plan->head_weight());
+  b.logits = b.plan->logits(x);
   if (tail == Tail::kWalk) log = r.state("log", {kMostSteps, tokens}, DType::kI32);
   if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), log);
   if (tail != Tail::kWalk)

@@ -50,6 +50,10 @@ class DecoderPlan {
   // [T, D], behind the last norm, or the residual stream of a part that ends below it.
   ValueId hidden() const { return hidden_; }
   ValueId head_weight() const { return head_; }               // kNone for such a part
+  // Behind the hidden rows x [M, D], with an adapter's share: logits f32 [M, V], or the
+  // log-probabilities [M] of targets.
+  ValueId logits(ValueId x);
+  ValueId head(ValueId x, ValueId targets, const HeadAttr& attr = {});
   ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
   const DecoderContext& context() const { return context_; }
   ValueId place() const { return place_; }  // i32 [4, T]; kNone unless the plan walks
@@ -64,7 +68,7 @@ class DecoderPlan {
   Plan plan_;
   Recorder recorder_;
   DecoderContext context_;
-  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_;
+  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_, squares_;
   ValueId hidden_ = kNone, head_ = kNone, place_ = kNone;
 };
 

@@ -21,6 +21,7 @@ ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
     g.begin = entries[i].offset;
     g.end = g.begin + shape.elements();
     g.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
+    g.lr_scale *= entries[i].lr_scale;
     ParamGroup* last = made.groups.empty() ? nullptr : &made.groups.back();
     if (last && !optimizer_sees_matrices(optimizer) && last->lr_scale == g.lr_scale &&
         last->decay_scale == g.decay_scale && last->set == g.set) {

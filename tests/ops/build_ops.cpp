@@ -243,12 +243,26 @@ void Builder::head() {
   input("dlogp", {m});
   output("dx", {m, d}, d + v);
   output("dw", {v, d}, d + m, true);
+  const int64_t rank = size("R", 0);
+  if (rank > 0) {
+    input("h", {m, rank}, true, 1.0 / std::sqrt(static_cast<double>(rank)));
+    input("b", {v, rank}, true, 0.5);
+    output("dlogp_dh", {m, rank}, d + v);
+    output("dh", {m, rank}, d + v);
+    output("db", {v, rank}, d + m, true);
+    unit_terms({"dlogp_dh", "dh", "db"});
+  }
   unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
   if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
   c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
   c_.bwd_out = {"dx", "dw"};
+  if (rank == 0) return;
+  c_.fwd_in.insert(c_.fwd_in.end(), {"h", "b"});
+  c_.fwd_out.push_back("dlogp_dh");
+  c_.bwd_in.insert(c_.bwd_in.end(), {"h", "b", "dlogp_dh"});
+  c_.bwd_out.insert(c_.bwd_out.end(), {"dh", "db"});
 }
 
 void Builder::segment_sum() {
@@ -321,6 +335,34 @@ void Builder::kl_head() {
   c_.fwd_out = {"kl", "dkl_dx"};
   c_.bwd_in = {"dkl", "dkl_dx"};
   c_.bwd_out = {"dx"};
+}
+
+void Builder::column_scale() {
+  int64_t t = size("T"), n = size("N");
+  input("x", {t, n});
+  input("m", {n}, true, 0.3, 1.0);
+  input("norm", {n}, false, 0.1, 1.0);
+  output("y", {t, n}, 1);
+  input("dy", {t, n});
+  output("dx", {t, n}, 1, true);
+  output("dm", {n}, t, true);
+  c_.fwd_in = {"x", "m", "norm"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "x", "m", "norm"};
+  c_.bwd_out = {"dx", "dm"};
+}
+
+void Builder::column_norm() {
+  int64_t n = size("N"), k = size("K"), r = size("R");
+  c_.attr = ColumnNormAttr{number("scale", 0.5f)};
+  // Not the squares and products of any matrix, only numbers with a positive sum.
+  input("base", {n}, false, 0.1, 9.0 * static_cast<double>(r * r));
+  input("wa", {r, n}, false);
+  input("a", {r, k}, false, 1.0 / std::sqrt(static_cast<double>(k)));
+  input("b", {n, r}, false);
+  output("y", {n}, r * r + k);
+  c_.fwd_in = {"base", "wa", "a", "b"};
+  c_.fwd_out = {"y"};
 }
 
 // Some logits are NaN, and with ties=1 many are equal; R is the length of the log.

@@ -73,6 +73,10 @@ Role role_of(Op op, const std::string& name) {
   if (op == Op::kSegmentSum || op == Op::kPreferenceLoss ||
       (op >= Op::kGradNorm && op <= Op::kSample))
     return Role::kOther;
+  if (op == Op::kColumnNorm) return name == "wa" ? Role::kActivation : Role::kOther;
+  if (op == Op::kColumnScale && (name == "m" || name == "norm" || name == "dm"))
+    return Role::kOther;
+  if (op == Op::kHead && name == "b") return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
       (has_bias && name == "b"))

@@ -42,6 +42,7 @@ Candidates quant_linear_candidates(Rung rung);
 Candidates norm_candidates(Rung rung);
 Candidates elementwise_candidates(Rung rung);
 Candidates row_candidates(Rung rung);
+Candidates column_candidates(Rung rung);
 Candidates attention_fwd_candidates(Rung rung);
 Candidates attention_bwd_candidates(Rung rung);
 Candidates head_candidates(Rung rung);

@@ -160,6 +160,7 @@ void take_chunk(const Half& h, const Pass& pass, int64_t v0, bool keep) {
 }  // namespace
 
 bool accepts_tile_head_fwd(const StepArgs& args, bool parts) {
+  if (input(args, 3)) return false;
   return are_products(args.in[0], args.in[1], parts) && is_f32(args.out[0]) &&
          is_f32(output(args, 1)) && is_or_absent(output(args, 2), args.in[0].dtype);
 }
@@ -220,6 +221,7 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
 }
 
 bool accepts_tile_head_bwd(const StepArgs& args, bool parts) {
+  if (input(args, 6)) return false;
   const Operand &x = args.in[1], dw = output(args, 1);
   return are_products(x, args.in[2], parts && !dw) && is_or_absent(input(args, 5), x.dtype) &&
          is_or_absent(args.out[0], x.dtype) && is_f32(dw);

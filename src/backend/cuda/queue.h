@@ -62,6 +62,7 @@ Candidates attention_candidates(Arch arch);
 Candidates norm_candidates(Arch arch);
 Candidates elementwise_candidates(Arch arch);
 Candidates row_candidates(Arch arch);
+Candidates column_candidates(Arch arch);
 Candidates sample_candidates(Arch arch);
 Candidates head_candidates(Arch arch);
 Candidates kl_head_candidates(Arch arch);
