@@ -111,6 +111,7 @@ Json Trainer::Impl::identity() const {
   if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
+  identify_loss(j);
   return j;
 }
 
@@ -183,8 +184,10 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   options = wanted;
   check_options(options);
   if (options.optimizer == "adam") options.weight_decay = 0;
+  check_loss();
   load_data();
   declare();
+  open_reference();
 }
 
 // Found out now rather than after an hour.

@@ -36,6 +36,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
   s.skip_below = static_cast<float>(options.skip_below);
+  s.loss = loss_maker();
   return s;
 }
 
@@ -52,7 +53,7 @@ Order Trainer::Impl::order() const {
 }
 
 PackLimits Trainer::Impl::least_limits() const {
-  const PackLimits least = smallest_limits(train);
+  const PackLimits least = larger(smallest_limits(train), loss_limits());
   return valid ? larger(least, smallest_limits(*valid)) : least;
 }
 

@@ -145,6 +145,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.flag("--resume", o.resume, "Go on from the last checkpoint in --adapter-path.");
 
   add_sweep_flags(args, flags);
+  add_preference_flags(args, flags);
 
   args.group("Optimizer");
   args.text("--optimizer", flags.optimizer, "NAME", "adamw, or adam: the same without decay.")

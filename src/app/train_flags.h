@@ -32,5 +32,6 @@ struct TrainFlags {
 
 void add_train_flags(Args& args, TrainFlags& flags);
 void add_sweep_flags(Args& args, TrainFlags& flags);
+void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 
 }  // namespace wick

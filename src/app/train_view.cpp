@@ -31,11 +31,25 @@ std::string padded_right(std::string text, size_t width) {
   return text;
 }
 
+void add_preference(Json& event, const PreferenceReport& p) {
+  if (!p.present) return;
+  event["rewards/chosen"] = p.chosen;
+  event["rewards/rejected"] = p.rejected;
+  event["accuracy"] = p.accuracy;
+  event["margin"] = p.margin;
+  event["kl"] = p.divergence;
+}
+
+std::string preference_words(const PreferenceReport& p) {
+  if (!p.present) return {};
+  return cat("  accuracy ", percent(p.accuracy, 0), "  margin ", fixed(p.margin, 4));
+}
+
 std::string step_line(const StepReport& r, bool aligned) {
   std::string total = std::to_string(r.steps), step = std::to_string(r.step);
   if (aligned && step.size() < total.size()) step.insert(0, total.size() - step.size(), ' ');
-  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4), "  lr ",
-                         general(r.learning_rate, 3), "  ",
+  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4),
+                         preference_words(r.preference), "  lr ", general(r.learning_rate, 3), "  ",
                          format_count(std::llround(r.tokens_per_second)), " tokens/s");
   if (r.utilisation > 0) line += "  " + percent(r.utilisation, 0) + " of peak";
   line += "  " + format_bytes(r.peak_bytes);
@@ -140,21 +154,23 @@ void TrainView::forecast(const Forecast& forecast) {
 void TrainView::progress(const StepReport& report) { out_.live(step_line(report, false)); }
 
 void TrainView::step(const StepReport& r) {
-  out_.event({{"event", "step"},
-              {"step", r.step},
-              {"steps", r.steps},
-              {"epoch", r.epoch},
-              {"loss", r.loss},
-              {"learning_rate", r.learning_rate},
-              {"grad_norm", r.grad_norm},
-              {"tokens", r.tokens},
-              {"trained_tokens", r.trained_tokens},
-              {"tokens_per_second", r.tokens_per_second},
-              {"utilisation", r.utilisation},
-              {"peak_bytes", r.peak_bytes},
-              {"forecast_bytes", r.forecast_bytes},
-              {"seconds", r.seconds},
-              {"seconds_left", r.seconds_left}});
+  Json event = {{"event", "step"},
+                {"step", r.step},
+                {"steps", r.steps},
+                {"epoch", r.epoch},
+                {"loss", r.loss},
+                {"learning_rate", r.learning_rate},
+                {"grad_norm", r.grad_norm},
+                {"tokens", r.tokens},
+                {"trained_tokens", r.trained_tokens},
+                {"tokens_per_second", r.tokens_per_second},
+                {"utilisation", r.utilisation},
+                {"peak_bytes", r.peak_bytes},
+                {"forecast_bytes", r.forecast_bytes},
+                {"seconds", r.seconds},
+                {"seconds_left", r.seconds_left}};
+  add_preference(event, r.preference);
+  out_.event(event);
   if (out_.live())
     progress(r);
   else
@@ -162,18 +178,17 @@ void TrainView::step(const StepReport& r) {
 }
 
 void TrainView::eval(const EvalReport& r) {
-  out_.event({{"event", "eval"},
-              {"step", r.step},
-              {"loss", r.loss},
-              {"perplexity", r.perplexity},
-              {"tokens", r.tokens},
-              {"rows", r.rows},
-              {"best", r.best}});
+  Json event = {
+      {"event", "eval"},    {"step", r.step}, {"loss", r.loss}, {"perplexity", r.perplexity},
+      {"tokens", r.tokens}, {"rows", r.rows}, {"best", r.best}};
+  add_preference(event, r.preference);
+  out_.event(event);
   std::string change;
   if (last_eval_ > 0)
     change = r.best ? ", the best so far" : r.loss > last_eval_ ? ", higher than before" : "";
-  out_.say(cat("step ", r.step, "  held-out loss ", fixed(r.loss, 4), ", perplexity ",
-               general(r.perplexity, 5), change));
+  const std::string meaning = r.preference.present ? preference_words(r.preference)
+                                                   : cat(", perplexity ", general(r.perplexity, 5));
+  out_.say(cat("step ", r.step, "  held-out loss ", fixed(r.loss, 4), meaning, change));
   last_eval_ = r.loss;
 }
 

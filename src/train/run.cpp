@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/process.h"
+#include "train/preference.h"
 
 namespace wick {
 
@@ -19,14 +20,16 @@ double now_seconds() {
 int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
 
 Json to_json(const StepReport& r) {
-  return Json{{"step", r.step},
-              {"epoch", r.epoch},
-              {"loss", r.loss},
-              {"learning_rate", r.learning_rate},
-              {"grad_norm", r.grad_norm},
-              {"tokens", r.tokens},
-              {"trained_tokens", r.trained_tokens},
-              {"tokens_per_second", r.tokens_per_second}};
+  Json j{{"step", r.step},
+         {"epoch", r.epoch},
+         {"loss", r.loss},
+         {"learning_rate", r.learning_rate},
+         {"grad_norm", r.grad_norm},
+         {"tokens", r.tokens},
+         {"trained_tokens", r.trained_tokens},
+         {"tokens_per_second", r.tokens_per_second}};
+  add_preference(j, r.preference);
+  return j;
 }
 
 StepReport step_from_json(const Json& j, int64_t steps) {
@@ -40,11 +43,14 @@ StepReport step_from_json(const Json& j, int64_t steps) {
   r.tokens = get_int(j, "tokens", "checkpoint", 0);
   r.trained_tokens = get_int(j, "trained_tokens", "checkpoint", 0);
   r.tokens_per_second = get_float(j, "tokens_per_second", "checkpoint", 0.0);
+  r.preference = preference_from_json(j);
   return r;
 }
 
 Json to_json(const EvalReport& e) {
-  return Json{{"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}};
+  Json j{{"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}};
+  add_preference(j, e.preference);
+  return j;
 }
 
 EvalReport eval_from_json(const Json& j) {
@@ -54,6 +60,7 @@ EvalReport eval_from_json(const Json& j) {
   e.perplexity = std::exp(e.loss);
   e.tokens = get_int(j, "tokens", "checkpoint", 0);
   e.rows = get_int(j, "rows", "checkpoint", 0);
+  e.preference = preference_from_json(j);
   return e;
 }
 
@@ -101,6 +108,7 @@ TrainRun::TrainRun(TrainStep& step, RunSetup setup)
       updates_(count_updates(setup_.options, setup_.train->size())),
       schedule_(make_schedule(setup_.options, updates_)) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
+  if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
 }
 
@@ -136,18 +144,10 @@ void TrainRun::resume() {
 
 EvalReport TrainRun::evaluate(int64_t step) {
   const double start = now_seconds();
-  EvalReport e;
+  Loss* kind = step_.loss_kind();
+  EvalReport e =
+      kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
-  std::vector<float> logp(static_cast<size_t>(step_.limits().targets));
-  double sum = 0;
-  for (const Pack& pack : valid_packs_) {
-    step_.evaluate(pack, logp);
-    for (int64_t i = 0; i < pack.used_targets; ++i) sum -= logp[static_cast<size_t>(i)];
-    e.tokens += pack.used_targets;
-    e.rows += static_cast<int64_t>(pack.examples.size());
-  }
-  e.loss = sum / static_cast<double>(std::max<int64_t>(1, e.tokens));
-  e.perplexity = std::exp(e.loss);
   e.best = !has_best_ || e.loss < best_valid_;
   if (e.best) {
     best_valid_ = e.loss;
@@ -208,7 +208,13 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   s.weight_decay = static_cast<float>(o.weight_decay);
   s.clip = static_cast<float>(o.grad_clip);
   s.step = index + 1;
-  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, targets));
+  int64_t counted = targets;
+  if (Loss* kind = step_.loss_kind()) {
+    counted = 0;
+    for (const Pack& pack : packs) counted += kind->count(pack);
+    kind->begin_update(step_, packs);
+  }
+  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   const TrainStep::Stepped done = step_.step(packs, weight, s);
   const double loss = done.loss;
   norm = done.norm;
@@ -218,8 +224,8 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
     window_tokens_ += pack.used_tokens;
   }
   trained_tokens_ += targets;
-  loss_sum_ += loss * static_cast<double>(targets);
-  loss_tokens_ += targets;
+  loss_sum_ += loss * static_cast<double>(counted);
+  loss_tokens_ += counted;
   window_packs_ += static_cast<int64_t>(packs.size());
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
@@ -268,7 +274,8 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   return r;
 }
 
-void TrainRun::report(const StepReport& r, const TrainCallbacks& callbacks) {
+void TrainRun::report(StepReport r, const TrainCallbacks& callbacks) {
+  if (Loss* kind = step_.loss_kind()) r.preference = kind->take_report();
   loss_sum_ = window_seconds_ = 0;
   loss_tokens_ = window_tokens_ = window_packs_ = 0;
   result_.history.push_back(r);

@@ -51,7 +51,7 @@ class TrainRun {
   void save(int64_t step, const TrainCallbacks& callbacks);
   double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
-  void report(const StepReport& r, const TrainCallbacks& callbacks);
+  void report(StepReport r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 

@@ -77,10 +77,15 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
-    Shape m{options.limits.targets};
-    weight_ = r.feed("weight", m, DType::kF32);
-    segment_ = r.feed("segment", m, DType::kI32);
-    loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    if (options.loss) {
+      loss_kind_ = options.loss();
+      loss_ = loss_kind_->record(*micro_, tail_, options.limits, options.positions);
+    } else {
+      Shape m{options.limits.targets};
+      weight_ = r.feed("weight", m, DType::kF32);
+      segment_ = r.feed("segment", m, DType::kI32);
+      loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    }
     fuse(micro_->plan());
     grads_value_ = r.state("grads", {trainable_.layout.size()}, DType::kF32);
     backward(r, loss_, micro_->params(), grads_value_);
@@ -142,6 +147,11 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
     f.feeds += prefix.feeds;
     f.arena = std::max(f.arena, prefix.arena);
   }
+  if (loss_kind_) {
+    const MemoryForecast beside = loss_kind_->forecast(backend);
+    f.weights += beside.weights;
+    f.feeds += beside.states + beside.feeds + beside.arena;
+  }
   return f;
 }
 
@@ -157,6 +167,7 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   Bindings micro = micro_->bind(backend, weights);
   micro[static_cast<size_t>(micro_->params())] = params_;
   micro[static_cast<size_t>(grads_value_)] = grads_;
+  if (loss_kind_) loss_kind_->compile(backend, micro);
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
   scorer_->compile(backend, weights, params_, arena_);
   if (prefix_) prefix_->compile(backend, weights, arena_);
@@ -165,6 +176,7 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   for (size_t i = 0; i < 4; ++i) b[static_cast<size_t>(update_states_[i])] = states[i];
   update_program_ = backend.compile(update_, b, arena_);
 
+  if (loss_kind_) return;
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
   micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
 }
@@ -204,6 +216,7 @@ std::vector<float> TrainStep::grads() const {
 void TrainStep::feed(const Pack& pack, float weight) {
   feed_pack(*micro_program_, *micro_, tail_, pack,
             prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
+  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, weight);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
@@ -220,7 +233,9 @@ std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) 
   return micro_program_->run_timed();
 }
 
-double TrainStep::loss() const {
+double TrainStep::finish(const Pack& pack) {
+  micro_program_->wait();
+  if (loss_kind_) loss_kind_->read(*micro_program_, pack);
   float loss = 0;
   micro_program_->read(loss_, &loss, sizeof loss);
   return loss;
@@ -229,8 +244,7 @@ double TrainStep::loss() const {
 double TrainStep::accumulate(const Pack& pack, float weight) {
   feed(pack, weight);
   micro_program_->run();
-  micro_program_->wait();
-  return loss();
+  return finish(pack);
 }
 
 void TrainStep::start_update(const AdamwSettings& s) {
@@ -263,18 +277,12 @@ TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
                                    const AdamwSettings& settings) {
   Stepped result;
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) {
-      micro_program_->wait();
-      result.loss += loss();
-    }
+    if (i > 0) result.loss += finish(packs[i - 1]);
     feed(packs[i], weight);
     micro_program_->run();
   }
   start_update(settings);
-  if (!packs.empty()) {
-    micro_program_->wait();
-    result.loss += loss();
-  }
+  if (!packs.empty()) result.loss += finish(packs.back());
   update_program_->wait();
   result.norm = norm();
   return result;
