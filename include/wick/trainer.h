@@ -60,6 +60,19 @@ struct TrainOptions {
   std::string prefix_cache = "auto";
   int64_t prefix_cache_bytes = 0;  // 0: a quarter of the memory that is free, or all on disk
 
+  // What is minimised: sft, the likelihood of what is trained; dpo, simpo, orpo, kto on rows of
+  // preferences (docs/preference.md); distill, the distance from a teacher.
+  std::string loss = "sft";
+  double beta = -1;            // of preferences; < 0: the loss's own, 0.1 and simpo's 2
+  double label_smoothing = 0;  // dpo, simpo: the share of pairs that are taken to be wrong
+  double simpo_gamma = 0.5;    // simpo: the margin
+  double desirable_weight = 1, undesirable_weight = 1;  // kto
+  std::string reference = "base";  // dpo, kto: base (the state before training), none, or the
+                                   // folder of an adapter or a model
+  std::string teacher = {}, teacher_adapter = {};  // distill: folders
+  double distill_temperature = 2;                  // distill: of both distributions
+  double distill_alpha = 0.5;  // distill: alpha T² KL + (1 - alpha) cross-entropy
+
   // The optimizer.
   std::string optimizer = "adamw";  // adam, adamw, adamw_8bit, sgd, lion, muon, adafactor
   double learning_rate = 1e-4;
@@ -113,6 +126,13 @@ struct TrainOptions {
   double hook_seconds = 60;      // after which it is ended
 };
 
+// Rewards of answers; accuracy is the share of pairs whose chosen answer has the higher one.
+struct PreferenceReport {
+  bool present = false;
+  double chosen = 0, rejected = 0, margin = 0, accuracy = 0;
+  double divergence = 0;  // kto's estimate
+};
+
 struct StepReport {
   int64_t step = 0, steps = 0;  // updates done, of all
   int64_t epoch = 0;
@@ -124,7 +144,8 @@ struct StepReport {
   int64_t peak_bytes = 0;      // of the process, so far
   int64_t forecast_bytes = 0;  // the plan's, on top of what the process had before it
   double seconds = 0, seconds_left = 0;
-  double update_loss = 0;  // of this update alone
+  double update_loss = 0;            // of this update alone
+  PreferenceReport preference = {};  // since the last report
 };
 
 struct EvalSample {
@@ -137,6 +158,7 @@ struct EvalReport {
   int64_t tokens = 0, rows = 0;
   bool best = false;
   std::vector<EvalSample> samples = {};  // with sample_at_evals
+  PreferenceReport preference = {};
 };
 
 struct SaveReport {

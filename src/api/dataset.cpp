@@ -144,10 +144,12 @@ std::vector<DatasetIssue> Dataset::issues() const {
 std::optional<PromptAndAnswer> last_turn(const Example& e, const Model::Impl& model) {
   if (e.format == RowFormat::kText || e.full_length > static_cast<int64_t>(e.ids.size()))
     return std::nullopt;
-  size_t end = e.ids.size();
-  while (end > 0 && !e.trained[end - 1]) --end;
+  if (e.undesirable) return std::nullopt;
+  auto in_answer = [&](size_t i) { return (e.trained[i] & 1) != 0; };
+  size_t end = e.second > 0 ? static_cast<size_t>(e.second) : e.ids.size();
+  while (end > 0 && !in_answer(end - 1)) --end;
   size_t begin = end;
-  while (begin > 0 && e.trained[begin - 1]) --begin;
+  while (begin > 0 && in_answer(begin - 1)) --begin;
   // Without a mask everything but the first token is trained, and no turn can be told apart.
   if (begin <= 1 || begin == end) return std::nullopt;
   PromptAndAnswer turn;

@@ -175,6 +175,7 @@ Json Trainer::Impl::identity() const {
   if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
+  identify_loss(j);
   return j;
 }
 
@@ -252,8 +253,10 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
     options.fine_tune_type = "lora";
     options.dora = true;
   }
+  check_loss();
   load_data();
   declare();
+  open_reference();
 }
 
 // Found out now rather than after an hour.

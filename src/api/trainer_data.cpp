@@ -38,6 +38,7 @@ void Trainer::Impl::load_data() {
   options.dataset.date = date_of_run(options);
   DataOptions d = data_options(options.dataset);
   d.keep_prompts = kSamples;
+  d.pairs = pair_rows();
   if (d.max_seq_length > m.config.max_positions) {
     d.max_seq_length = m.config.max_positions;
     messages.push_back(
@@ -96,6 +97,11 @@ void Trainer::Impl::assume_rows() {
   row.ids.assign(static_cast<size_t>(std::max<int64_t>(2, length)), 0);
   row.trained.assign(row.ids.size(), 1);
   row.trained[0] = 0;
+  if (pair_rows() != PairRows::kNone) {
+    row.second = static_cast<int64_t>(row.ids.size());
+    row.ids.insert(row.ids.end(), row.ids.begin(), row.ids.begin() + row.second);
+    row.trained.insert(row.trained.end(), row.trained.begin(), row.trained.begin() + row.second);
+  }
   const int64_t rows = options.batch_size * options.grad_accumulation_steps;
   train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
                                     "assumed rows");

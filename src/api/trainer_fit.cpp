@@ -37,6 +37,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.split_prefix = forecast.prefix_blocks > 0;
   s.skip_below = static_cast<float>(options.skip_below);
   s.optimizer = optimizer_op(options.optimizer);
+  s.loss = loss_maker();
   return s;
 }
 
@@ -53,7 +54,7 @@ Order Trainer::Impl::order() const {
 }
 
 PackLimits Trainer::Impl::least_limits() const {
-  const PackLimits least = smallest_limits(train);
+  const PackLimits least = larger(smallest_limits(train), loss_limits());
   return valid ? larger(least, smallest_limits(*valid)) : least;
 }
 

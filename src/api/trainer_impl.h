@@ -5,6 +5,7 @@
 
 #include "api/internal.h"
 #include "train/fit.h"
+#include "train/preference.h"
 #include "train/run.h"
 
 namespace wick {
@@ -19,6 +20,10 @@ struct Trainer::Impl {
   std::shared_ptr<Adapter> adapter;
   std::vector<float> start_params;  // of an adapter
   std::shared_ptr<const Trainable> trainable;
+  // What a loss asks beside the trained model.
+  std::shared_ptr<Model> beside;
+  std::shared_ptr<const Adapter> reference_adapter;
+  std::optional<ReferenceModel> reference;
   std::unique_ptr<TrainStep> step;
   Forecast forecast;
   std::vector<std::string> messages;  // for on_message, before the first step
@@ -52,6 +57,15 @@ struct Trainer::Impl {
   uint64_t prefix_key() const;
   // Gives the step the place where rows are kept. Throws: kIo.
   void open_prefix();
+  // trainer_loss.cpp
+  void check_loss();
+  PairRows pair_rows() const;
+  PackLimits loss_limits() const;  // what the loss needs beside the rows' own
+  void open_reference();
+  ReferenceModel open_beside(const char* flag, const std::string& path,
+                             const std::string& with_adapter);
+  LossMaker loss_maker() const;
+  void identify_loss(Json& identity) const;
   Json identity() const;
   void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.

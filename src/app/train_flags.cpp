@@ -105,6 +105,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.flag("--force", o.force, "Resume although options or data are not the checkpoint's.");
 
   add_sweep_flags(args, flags);
+  add_preference_flags(args, flags);
 
   add_optimizer_flags(args, flags);
 

@@ -50,5 +50,6 @@ void add_optimizer_flags(Args& args, TrainFlags& flags);
 void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known);
 void add_kinds_flags(Args& args, TrainFlags& flags);
+void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 
 }  // namespace wick

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "data/preference.h"
 #include "data/row.h"
 #include "data/source.h"
 
@@ -79,7 +80,10 @@ class ExampleSet::Loader {
     found_.clear();
     Example example;
     try {
-      example = encoder_.encode(std::move(row), prompts_ < options_.keep_prompts, found_);
+      const bool keep_prompt = prompts_ < options_.keep_prompts;
+      example = options_.pairs == PairRows::kNone
+                    ? encoder_.encode(std::move(row), keep_prompt, found_)
+                    : encode_preference(encoder_, options_, std::move(row), keep_prompt, found_);
     } catch (const Error& e) {
       throw Error(e.code(), cat(file(), ":", line, ": ", e.what()));
     }
@@ -89,7 +93,8 @@ class ExampleSet::Loader {
       if (whole && !said_.insert(issue.what).second) continue;
       add_issue(issue.kind, whole ? 0 : line, std::move(issue.what));
     }
-    if (example.full_length > options_.max_seq_length) cut(example);
+    if (options_.pairs == PairRows::kNone && example.full_length > options_.max_seq_length)
+      cut(example);
     if (std::count(example.trained.begin(), example.trained.end(), 0) ==
         static_cast<int64_t>(example.trained.size())) {
       add_issue(DataIssueKind::kNoTrainedToken, line,
@@ -257,6 +262,8 @@ uint64_t ExampleSet::fingerprint() const {
                     static_cast<uint64_t>(std::llround(part.weight * 1e9)));
   for (const Example& e : examples_) {
     key = mix_key(key, e.ids.size());
+    if (e.second > 0 || e.undesirable)
+      key = mix_key(key, static_cast<uint64_t>(e.second) * 2 + e.undesirable);
     for (size_t i = 0; i < e.ids.size(); ++i)
       key = mix_key(key, static_cast<uint64_t>(e.ids[i]) * 2 + (e.trained[i] != 0));
   }

@@ -42,6 +42,16 @@
 
 namespace wick {
 
+// How rows are read: as they are, or as preferences (data/preference.h).
+enum class PairRows : uint8_t {
+  kNone,
+  kPairs,
+  kWithPrompt,  // pairs, and the chosen sequence's prompt is marked kLikelihoodOnly
+  kLabels,      // pairs, or single answers with a label
+};
+// In Example::trained: a target that is no part of the answer.
+constexpr uint8_t kLikelihoodOnly = 2;
+
 struct DataOptions {
   bool mask_prompt = true;        // false: every token but the first is trained
   int64_t max_seq_length = 2048;  // longer rows keep their head
@@ -52,6 +62,7 @@ struct DataOptions {
   std::optional<std::string> date;  // "2026-01-02": what templates take for today; now if absent
   bool keep_text = false;           // keep Example::text and Example::tokens, for showing rows
   int64_t keep_prompts = 0;         // keep Example::prompt of the first N rows that have one
+  PairRows pairs = PairRows::kNone;
 };
 
 enum class RowFormat : uint8_t { kText, kCompletions, kChat };
@@ -68,6 +79,10 @@ struct Example {
   // What the last answer of a completions or chat row answers, in the row's own words: the user's
   // message, or the turns as "role: words" where there are several. Only with keep_prompts.
   std::string prompt;
+  // Of a preference: where the rejected sequence begins in ids, behind the chosen one; 0 where
+  // there is one sequence. trained[second] is 0.
+  int64_t second = 0;
+  bool undesirable = false;  // the label of a single answer
 };
 
 enum class DataIssueKind : uint8_t {

@@ -59,6 +59,21 @@ std::vector<size_t> best_fit_decreasing(const std::vector<PackLimits>& sizes,
   return bin_of;
 }
 
+// f(first, length) for each sequence of a row: where it begins, and how many of its tokens are
+// read, which are those before its last trained one.
+template <typename F>
+void for_sequences(const Example& example, const F& f) {
+  const auto second = static_cast<size_t>(example.second);
+  auto one = [&](size_t first, size_t end) {
+    size_t length = 0;
+    for (size_t i = first + 1; i < end; ++i)
+      if (example.trained[i] != 0) length = i - first;
+    f(first, length);
+  };
+  one(0, second > 0 ? second : example.ids.size());
+  if (second > 0) one(second, example.ids.size());
+}
+
 class PackWriter {
  public:
   PackWriter(const ExampleSet& dataset, const PackLimits& limits, uint64_t key)
@@ -80,34 +95,44 @@ class PackWriter {
     pack.rows.assign(targets, -1);
     pack.targets.assign(targets, -1);
     pack.segment.assign(targets, -1);
+    pack.marks.assign(targets, 0);
     return pack;
   }
 
   void append(Pack& pack, int64_t row) const {
     const Example& example = dataset_[row];
-    int64_t length = row_size(example).tokens;
-    int64_t start = pack.used_tokens;
-    uint64_t row_key = mix_key(key_, static_cast<uint64_t>(row));
-    for (int64_t i = 0; i < length; ++i) {
-      auto t = static_cast<size_t>(start + i);
-      pack.ids[t] = example.ids[static_cast<size_t>(i)];
-      pack.positions[t] = static_cast<int32_t>(i);
-      pack.begin[t] = static_cast<int32_t>(start);
-      uint64_t key = mix_key(row_key, static_cast<uint64_t>(i));
-      pack.keys[2 * t] = static_cast<int32_t>(static_cast<uint32_t>(key));
-      pack.keys[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
-      if (example.trained[static_cast<size_t>(i + 1)] != 0) {
-        auto m = static_cast<size_t>(pack.used_targets++);
-        pack.rows[m] = static_cast<int32_t>(t);
-        pack.targets[m] = example.ids[static_cast<size_t>(i + 1)];
-        pack.segment[m] = static_cast<int32_t>(pack.examples.size());
-      }
-    }
-    pack.used_tokens += length;
+    for_sequences(example, [&](size_t first, size_t length) {
+      append(pack, example, first, length, mix_key(key_, static_cast<uint64_t>(row)));
+    });
     pack.examples.push_back(row);
   }
 
  private:
+  // The sequence that begins at `first`, as far as it is read.
+  static void append(Pack& pack, const Example& example, size_t first, size_t length,
+                     uint64_t row_key) {
+    const int64_t start = pack.used_tokens;
+    const bool rejected = first > 0 || example.undesirable;
+    for (size_t i = 0; i < length; ++i) {
+      const size_t t = static_cast<size_t>(start) + i, from = first + i;
+      pack.ids[t] = example.ids[from];
+      pack.positions[t] = static_cast<int32_t>(i);
+      pack.begin[t] = static_cast<int32_t>(start);
+      uint64_t key = mix_key(row_key, static_cast<uint64_t>(from));
+      pack.keys[2 * t] = static_cast<int32_t>(static_cast<uint32_t>(key));
+      pack.keys[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
+      if (example.trained[from + 1] != 0) {
+        auto m = static_cast<size_t>(pack.used_targets++);
+        pack.rows[m] = static_cast<int32_t>(t);
+        pack.targets[m] = example.ids[from + 1];
+        pack.segment[m] = static_cast<int32_t>(pack.examples.size());
+        pack.marks[m] =
+            static_cast<uint8_t>(example.trained[from + 1] | (rejected ? Pack::kRejected : 0));
+      }
+    }
+    pack.used_tokens += static_cast<int64_t>(length);
+  }
+
   const ExampleSet& dataset_;
   PackLimits limits_;
   uint64_t key_;
@@ -128,11 +153,9 @@ Pack first_part(const Pack& pack, const PackLimits& limits) {
 
 PackLimits row_size(const Example& example) {
   PackLimits size;
-  for (size_t i = 1; i < example.trained.size(); ++i) {
-    if (example.trained[i] == 0) continue;
-    size.tokens = static_cast<int64_t>(i);
-    ++size.targets;
-  }
+  for (size_t i = 1; i < example.trained.size(); ++i) size.targets += example.trained[i] != 0;
+  for_sequences(example,
+                [&](size_t, size_t length) { size.tokens += static_cast<int64_t>(length); });
   return size;
 }
 

@@ -4,7 +4,8 @@
 // An update is defined by its rows alone. Packing is only how it is executed: rows are laid one
 // after the other into T slots, each its own segment, and never split. A row takes no slot for what
 // cannot change its loss: its last trained token is only predicted, never read, and nothing after
-// it matters to causal attention.
+// it matters to causal attention. The two sequences of a preference are two segments of attention
+// and one row: they are never apart.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,10 @@ struct Pack {
   // [M]: the slot whose next token is predicted, that token, and the index of its row in
   // `examples`; all -1 beyond used_targets. Slots ascend.
   std::vector<int32_t> rows, targets, segment;
+  // [M]: Example::trained of the target, with kRejected where it is of a rejected sequence; 0
+  // beyond used_targets.
+  std::vector<uint8_t> marks;
+  static constexpr uint8_t kRejected = 4;
   std::vector<int64_t> examples;  // indices into the data set
   int64_t used_tokens = 0, used_targets = 0;
 };

@@ -64,7 +64,7 @@ class TrainRun {
   double seconds_so_far() const;
   double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
-  void report(const StepReport& r, const TrainCallbacks& callbacks);
+  void report(StepReport r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 

@@ -102,10 +102,15 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
-    Shape m{options.limits.targets};
-    weight_ = r.feed("weight", m, DType::kF32);
-    segment_ = r.feed("segment", m, DType::kI32);
-    loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    if (options.loss) {
+      loss_kind_ = options.loss();
+      loss_ = loss_kind_->record(*micro_, tail_, options.limits, options.positions);
+    } else {
+      Shape m{options.limits.targets};
+      weight_ = r.feed("weight", m, DType::kF32);
+      segment_ = r.feed("segment", m, DType::kI32);
+      loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    }
     fuse(micro_->plan());
     grads_value_ = r.state("grads", {trainable_.layout.size()}, DType::kF32);
     backward(r, loss_, micro_->params(), grads_value_);
@@ -157,8 +162,8 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 }  // namespace
 
 void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
-  // The rows that a prefix cache keeps are laid for one size.
-  if (prefix_) return;
+  // The rows that a prefix cache keeps are laid for one size, and a loss has one tail.
+  if (prefix_ || loss_kind_) return;
   for (int64_t size : tokens) {
     WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
     StepOptions o = options_;
@@ -198,6 +203,11 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
     f.feeds += other.feeds;
     f.arena = std::max(f.arena, other.arena);
   }
+  if (loss_kind_) {
+    const MemoryForecast beside = loss_kind_->forecast(backend);
+    f.weights += beside.weights;
+    f.feeds += beside.states + beside.feeds + beside.arena;
+  }
   return f;
 }
 
@@ -231,7 +241,9 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   Bindings micro = micro_->bind(backend, weights);
   micro[static_cast<size_t>(micro_->params())] = params_;
   micro[static_cast<size_t>(grads_value_)] = grads_;
+  if (loss_kind_) loss_kind_->compile(backend, micro);
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
+  if (loss_kind_) return;
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
   micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
 }
@@ -277,6 +289,7 @@ void TrainStep::feed(const Pack& whole, float weight) {
   const Pack pack = first_part(whole, options_.limits);
   feed_pack(*micro_program_, *micro_, tail_, pack,
             prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
+  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, weight);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
@@ -293,7 +306,9 @@ std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) 
   return micro_program_->run_timed();
 }
 
-double TrainStep::loss() const {
+double TrainStep::finish(const Pack& pack) {
+  micro_program_->wait();
+  if (loss_kind_) loss_kind_->read(*micro_program_, pack);
   float loss = 0;
   micro_program_->read(loss_, &loss, sizeof loss);
   return loss;
@@ -303,8 +318,7 @@ double TrainStep::accumulate(const Pack& pack, float weight) {
   TrainStep& s = fitting(pack);
   s.feed(pack, weight);
   s.micro_program_->run();
-  s.micro_program_->wait();
-  return s.loss();
+  return s.finish(pack);
 }
 
 void TrainStep::start_update(std::span<const Hyper> hyper) {
@@ -328,18 +342,14 @@ float TrainStep::update(std::span<const Hyper> hyper) {
 TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
                                    std::span<const Hyper> hyper) {
   Stepped result;
-  auto finish = [&](TrainStep& s) {
-    s.micro_program_->wait();
-    result.loss += s.loss();
-  };
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) finish(fitting(packs[i - 1]));
+    if (i > 0) result.loss += fitting(packs[i - 1]).finish(packs[i - 1]);
     TrainStep& s = fitting(packs[i]);
     s.feed(packs[i], weight);
     s.micro_program_->run();
   }
   start_update(hyper);
-  if (!packs.empty()) finish(fitting(packs.back()));
+  if (!packs.empty()) result.loss += fitting(packs.back()).finish(packs.back());
   update_program_->wait();
   result.norm = norms()[0];
   return result;

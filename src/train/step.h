@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/loss.h"
 #include "train/optimizer.h"
 #include "train/prefix_cache.h"
 #include "train/scorer.h"
@@ -49,6 +50,7 @@ struct StepOptions {
   bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
   Op optimizer = Op::kAdamw;
+  LossMaker loss;  // null: the likelihood of the targets
 };
 
 struct StepForecast {
@@ -76,6 +78,7 @@ class TrainStep {
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const { return options_.limits; }
+  Loss* loss_kind() const { return loss_kind_.get(); }  // null: the likelihood of the targets
 
   void compile(Backend& backend, ModelWeights& weights);
   // The program below the first trained block, if it was split off; null otherwise.
@@ -94,6 +97,7 @@ class TrainStep {
   BufferPtr params_buffer() const { return params_; }
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
+  // With a loss of another kind, its own sum.
   double accumulate(const Pack& pack, float weight);
   // The same, with the seconds of each step of micro_plan() in place of the loss.
   std::vector<double> accumulate_timed(const Pack& pack, float weight);
@@ -129,7 +133,7 @@ class TrainStep {
   }
   void compile_micro(Backend& backend, ModelWeights& weights);
   void feed(const Pack& whole, float weight);
-  double loss() const;
+  double finish(const Pack& pack);
   void record_update();
   void start_update(std::span<const Hyper> hyper);
 
@@ -140,6 +144,7 @@ class TrainStep {
   std::unique_ptr<DecoderPlan> micro_;
   TargetTail tail_;
   ValueId weight_ = kNone, segment_ = kNone, loss_ = kNone, grads_value_ = kNone;
+  std::unique_ptr<Loss> loss_kind_;
   std::unique_ptr<Scorer> scorer_;
   std::unique_ptr<PrefixCache> prefix_;
   Plan update_;
