@@ -14,6 +14,17 @@ struct Adapted {
   int64_t first_row;
 };
 
+std::vector<Adapted> adapted_parts(const AdapterBinding& binding, const Linear& l) {
+  std::vector<Adapted> adapted;
+  int64_t row = 0;
+  for (const Linear::Part& part : l.parts) {
+    if (!binding.adapter) break;
+    if (const LoraModule* m = binding.adapter->find(part.module)) adapted.push_back({m, row});
+    row += part.rows;
+  }
+  return adapted;
+}
+
 class AdaptedLinear {
  public:
   AdaptedLinear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x,
@@ -21,19 +32,27 @@ class AdaptedLinear {
       : r_(r), binding_(binding), l_(l), x_(x), adapted_(std::move(adapted)) {}
 
   ValueId record() {
-    const LoraModule& first = *adapted_.front().module;
-    const bool drops = r_.training() && first.dropout > 0;
-    if (first.m_offset >= 0) return drops ? scaled_with_dropout() : scaled();
+    if (adapted_.front().module->m_offset >= 0) return drops() ? scaled_with_dropout() : scaled();
     ValueId y = product(true);
-    if (drops)
+    add_to(y);
+    return y;
+  }
+
+  // Onto the product y of x, where there are no magnitudes.
+  void add_to(ValueId y) {
+    const LoraModule& first = *adapted_.front().module;
+    if (first.m_offset >= 0)
+      fail(ErrorCode::kUnsupported, first.module,
+           ": DoRA is trained by one adapter at a time; leave --dora or the others out");
+    if (drops())
       add_dropped(y);
     else
       add_pairs(y);
     if (first.a0_offset >= 0) take_start(y);
-    return y;
   }
 
  private:
+  bool drops() const { return r_.training() && adapted_.front().module->dropout > 0; }
   ValueId product(bool with_bias) {
     ValueId y = r_.linear(x_, l_.w);
     return with_bias && l_.bias != kNone ? r_.bias(y, l_.bias) : y;
@@ -196,16 +215,17 @@ class AdaptedLinear {
 }  // namespace
 
 ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
-  std::vector<Adapted> adapted;
-  int64_t row = 0;
-  for (const Linear::Part& part : l.parts) {
-    if (!binding.adapter) break;
-    if (const LoraModule* m = binding.adapter->find(part.module)) adapted.push_back({m, row});
-    row += part.rows;
-  }
-  if (!adapted.empty()) return AdaptedLinear(r, binding, l, x, std::move(adapted)).record();
+  if (std::vector<Adapted> adapted = adapted_parts(binding, l); !adapted.empty())
+    return AdaptedLinear(r, binding, l, x, std::move(adapted)).record();
   ValueId y = r.linear(x, l.w);
-  return l.bias != kNone ? r.bias(y, l.bias) : y;
+  if (l.bias != kNone) y = r.bias(y, l.bias);
+  for (const AdapterBinding& lane : binding.lanes) {
+    const int64_t first = lane.first_row, end = first + lane.row_count;
+    if (std::vector<Adapted> adapted = adapted_parts(lane, l); !adapted.empty())
+      AdaptedLinear(r, lane, l, r.rows(x, first, end), std::move(adapted))
+          .add_to(r.rows(y, first, end));
+  }
+  return y;
 }
 
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,

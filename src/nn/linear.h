@@ -33,6 +33,10 @@ struct AdapterBinding {
   ValueId keys = kNone;
   ValueId count = kNone;
   bool tied = false;  // the head's weight is the embedding's table
+
+  // Several adapters of plain pairs in place of `adapter`, each for its own rows of x.
+  std::vector<AdapterBinding> lanes = {};
+  int64_t first_row = 0, row_count = 0;  // of a lane
 };
 
 // x [T, in] -> [T, sum of rows]

@@ -91,8 +91,9 @@ class Kinds : public testing::TestWithParam<Param> {
       open_backend({.device = GetParam().device, .threads = 1, .cpu_isa = {}});
 
   TrainStep make_step(bool recompute) {
-    TrainStep step(c_.config, c_.weights, train_adapter(c_.adapter),
-                   {.limits = roomy_limits(c_), .positions = 32, .recompute = recompute});
+    TrainStep step(
+        c_.config, c_.weights, train_adapter(c_.adapter),
+        {.limits = roomy_limits(c_), .positions = 32, .recompute_blocks = recompute ? -1 : 0});
     step.compile(*backend_, c_.weights);
     step.set_params(c_.adapter_params);
     return step;
