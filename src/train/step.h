@@ -50,7 +50,7 @@ struct StepOptions {
   bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
   Op optimizer = Op::kAdamw;
-  LossMaker loss;  // null: the likelihood of the targets
+  LossMaker loss = {};  // null: the likelihood of the targets
 };
 
 struct StepForecast {
