@@ -136,7 +136,7 @@ class PackingCase {
     const float weight = 1.0f / static_cast<float>(targets);
     for (size_t i = 0; i <= ms_.size(); ++i) {
       const auto start = std::chrono::steady_clock::now();
-      step.step(packs, weight, {});
+      step.step(packs, weight, AdamwSettings{});
       const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
       if (i > 0) ms_[i - 1] += ms.count();
     }
