@@ -72,15 +72,11 @@ void Trainer::Impl::load_data() {
 void Trainer::Impl::add_sizes(int64_t kept_bytes) {
   const Order order = this->order();
   const Model::Impl& m = model->impl();
-  std::vector<int64_t> sizes;
-  if (!step->prefix()) sizes = smaller_sizes(train, order, step->limits(), options.packing);
-  step->add_sizes(*m.weights, sizes);
+  step->add_sizes(*m.weights, smaller_sizes(train, order, step->limits(), options.packing));
   if (options.memory_bytes > 0 &&
-      step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes) {
+      step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes)
     step->clear_sizes();
-    sizes.clear();
-  }
-  const SlotCount slots = count_slots(train, order, step->limits(), sizes, options.packing);
+  const SlotCount slots = count_slots(train, order, step->limits(), step->sizes(), options.packing);
   auto fill = [&](int64_t all) {
     return static_cast<double>(slots.useful) / static_cast<double>(std::max<int64_t>(1, all));
   };

@@ -172,6 +172,12 @@ void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> 
   }
 }
 
+std::vector<int64_t> TrainStep::sizes() const {
+  std::vector<int64_t> tokens;
+  for (const auto& s : smaller_) tokens.push_back(s->limits().tokens);
+  return tokens;
+}
+
 const TrainStep& TrainStep::fitting(const Pack& pack) const {
   for (const auto& s : smaller_)
     if (pack.used_tokens <= s->limits().tokens && pack.used_targets <= s->limits().targets)

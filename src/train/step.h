@@ -68,6 +68,7 @@ class TrainStep {
   // a program of its own over the same arena, parameters and gradients. Before compile().
   void add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens);
   void clear_sizes() { smaller_.clear(); }
+  std::vector<int64_t> sizes() const;  // that were added, and are used
 
   StepForecast forecast(const Backend& backend) const;
   // Of one micro-batch, forward and backward.
