@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --force --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --lr-cycles --lr-decay-share --lr-decay-rate --lr-step-size --weight-decay --grad-clip --beta1 --beta2 --eps --bias-correction --no-bias-correction --momentum --dampening --nesterov --ns-steps --steps-per-report --steps-per-eval --val-batches --early-stop --early-stop-delta --keep-best --save-every --save-numbered --save-dtype --test --test-batches --sample-prompt --eval-prompts --metrics --tensorboard --hook --hook-seconds --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -37,25 +37,39 @@ _wick() {
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
         --skip-below) COMPREPLY=(); return ;;
-        --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
+        --optimizer) COMPREPLY=($(compgen -W "adamw adam adamw_8bit sgd lion muon adafactor" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
-        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
+        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant cosine_with_restarts wsd exponential_decay step_decay" -- "$cur")); return ;;
         --warmup) COMPREPLY=(); return ;;
         --warmup-init) COMPREPLY=(); return ;;
         --lr-end) COMPREPLY=(); return ;;
         --lr-decay-steps) COMPREPLY=(); return ;;
+        --lr-cycles) COMPREPLY=(); return ;;
+        --lr-decay-share) COMPREPLY=(); return ;;
+        --lr-decay-rate) COMPREPLY=(); return ;;
+        --lr-step-size) COMPREPLY=(); return ;;
         --weight-decay) COMPREPLY=(); return ;;
         --grad-clip) COMPREPLY=(); return ;;
         --beta1) COMPREPLY=(); return ;;
         --beta2) COMPREPLY=(); return ;;
         --eps) COMPREPLY=(); return ;;
+        --momentum) COMPREPLY=(); return ;;
+        --dampening) COMPREPLY=(); return ;;
+        --ns-steps) COMPREPLY=(); return ;;
         --steps-per-report) COMPREPLY=(); return ;;
         --steps-per-eval) COMPREPLY=(); return ;;
         --val-batches) COMPREPLY=(); return ;;
+        --early-stop) COMPREPLY=(); return ;;
+        --early-stop-delta) COMPREPLY=(); return ;;
         --save-every) COMPREPLY=(); return ;;
         --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         --test-batches) COMPREPLY=(); return ;;
         --sample-prompt) COMPREPLY=(); return ;;
+        --eval-prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --metrics) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --tensorboard) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --hook) COMPREPLY=(); return ;;
+        --hook-seconds) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
         --date) COMPREPLY=(); return ;;
@@ -211,7 +225,7 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --force --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --lr-cycles --lr-decay-share --lr-decay-rate --lr-step-size --weight-decay --grad-clip --beta1 --beta2 --eps --bias-correction --no-bias-correction --momentum --dampening --nesterov --ns-steps --steps-per-report --steps-per-eval --val-batches --early-stop --early-stop-delta --keep-best --save-every --save-numbered --save-dtype --test --test-batches --sample-prompt --eval-prompts --metrics --tensorboard --hook --hook-seconds --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -240,25 +254,39 @@ _wick() {
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
         --skip-below) COMPREPLY=(); return ;;
-        --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
+        --optimizer) COMPREPLY=($(compgen -W "adamw adam adamw_8bit sgd lion muon adafactor" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
-        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
+        --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant cosine_with_restarts wsd exponential_decay step_decay" -- "$cur")); return ;;
         --warmup) COMPREPLY=(); return ;;
         --warmup-init) COMPREPLY=(); return ;;
         --lr-end) COMPREPLY=(); return ;;
         --lr-decay-steps) COMPREPLY=(); return ;;
+        --lr-cycles) COMPREPLY=(); return ;;
+        --lr-decay-share) COMPREPLY=(); return ;;
+        --lr-decay-rate) COMPREPLY=(); return ;;
+        --lr-step-size) COMPREPLY=(); return ;;
         --weight-decay) COMPREPLY=(); return ;;
         --grad-clip) COMPREPLY=(); return ;;
         --beta1) COMPREPLY=(); return ;;
         --beta2) COMPREPLY=(); return ;;
         --eps) COMPREPLY=(); return ;;
+        --momentum) COMPREPLY=(); return ;;
+        --dampening) COMPREPLY=(); return ;;
+        --ns-steps) COMPREPLY=(); return ;;
         --steps-per-report) COMPREPLY=(); return ;;
         --steps-per-eval) COMPREPLY=(); return ;;
         --val-batches) COMPREPLY=(); return ;;
+        --early-stop) COMPREPLY=(); return ;;
+        --early-stop-delta) COMPREPLY=(); return ;;
         --save-every) COMPREPLY=(); return ;;
         --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         --test-batches) COMPREPLY=(); return ;;
         --sample-prompt) COMPREPLY=(); return ;;
+        --eval-prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --metrics) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --tensorboard) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --hook) COMPREPLY=(); return ;;
+        --hook-seconds) COMPREPLY=(); return ;;
         --system-prompt) COMPREPLY=(); return ;;
         --chat-template-config) COMPREPLY=(); return ;;
         --date) COMPREPLY=(); return ;;
