@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/dataset.h"
@@ -17,8 +18,11 @@ namespace wick {
 struct TrainOptions {
   std::string data = {};  // folder with train.jsonl (valid.jsonl, test.jsonl), or a file; "" for a
                           // forecast alone: rows of max_seq_length tokens, all trained, are assumed
+  std::vector<DataSource> data_sources = {};  // several, with weights; empty: `data` alone
+  double val_split = 0;  // without a valid file: held-out rows drawn from the training rows by the
+                         // seed; below 1 their share, else their number; 0: none
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
-  std::string fine_tune_type = "lora";    // lora, full
+  std::string fine_tune_type = "lora";    // lora, dora, full
   DatasetOptions dataset = {};  // its date, if "": the day the run was begun, also on resume
 
   // The adapter.
@@ -28,6 +32,17 @@ struct TrainOptions {
   std::vector<std::string> targets = {"all-linear"};
   int64_t num_layers = -1;        // the last N blocks; -1: all
   std::string init_adapter = {};  // start from this adapter's numbers
+  // Kinds of adapter; the lists are PEFT's fields of these names (docs/adapters.md).
+  bool rslora = false;           // scaled by alpha / sqrt(rank)
+  bool dora = false;             // magnitudes are trained apart from directions
+  std::string init = "default";  // default, gaussian, pissa
+  double lora_plus_ratio = 1.0;  // of B's learning rate to A's
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<int64_t> layers_to_transform = {};
+  std::vector<std::string> exclude_modules = {};
+  std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding
+  std::vector<std::string> modules_to_save = {};      // trained whole: norms, embed_tokens, lm_head
 
   // The run.
   int64_t batch_size = 4;               // rows of a micro-batch
@@ -44,6 +59,19 @@ struct TrainOptions {
   // epochs: auto (in memory, where it fits and is of use), off, memory, or a folder.
   std::string prefix_cache = "auto";
   int64_t prefix_cache_bytes = 0;  // 0: a quarter of the memory that is free, or all on disk
+
+  // What is minimised: sft, the likelihood of what is trained; dpo, simpo, orpo, kto on rows of
+  // preferences (docs/preference.md); distill, the distance from a teacher.
+  std::string loss = "sft";
+  double beta = -1;            // of preferences; < 0: the loss's own, 0.1 and simpo's 2
+  double label_smoothing = 0;  // dpo, simpo: the share of pairs that are taken to be wrong
+  double simpo_gamma = 0.5;    // simpo: the margin
+  double desirable_weight = 1, undesirable_weight = 1;  // kto
+  std::string reference = "base";  // dpo, kto: base (the state before training), none, or the
+                                   // folder of an adapter or a model
+  std::string teacher = {}, teacher_adapter = {};  // distill: folders
+  double distill_temperature = 2;                  // distill: of both distributions
+  double distill_alpha = 0.5;  // distill: alpha T² KL + (1 - alpha) cross-entropy
 
   // The optimizer.
   std::string optimizer = "adamw";  // adam, adamw, adamw_8bit, sgd, lion, muon, adafactor
@@ -98,6 +126,13 @@ struct TrainOptions {
   double hook_seconds = 60;      // after which it is ended
 };
 
+// Rewards of answers; accuracy is the share of pairs whose chosen answer has the higher one.
+struct PreferenceReport {
+  bool present = false;
+  double chosen = 0, rejected = 0, margin = 0, accuracy = 0;
+  double divergence = 0;  // kto's estimate
+};
+
 struct StepReport {
   int64_t step = 0, steps = 0;  // updates done, of all
   int64_t epoch = 0;
@@ -109,7 +144,8 @@ struct StepReport {
   int64_t peak_bytes = 0;      // of the process, so far
   int64_t forecast_bytes = 0;  // the plan's, on top of what the process had before it
   double seconds = 0, seconds_left = 0;
-  double update_loss = 0;  // of this update alone
+  double update_loss = 0;            // of this update alone
+  PreferenceReport preference = {};  // since the last report
 };
 
 struct EvalSample {
@@ -122,6 +158,7 @@ struct EvalReport {
   int64_t tokens = 0, rows = 0;
   bool best = false;
   std::vector<EvalSample> samples = {};  // with sample_at_evals
+  PreferenceReport preference = {};
 };
 
 struct SaveReport {

@@ -115,6 +115,26 @@ std::string small_chart(const Run& run, const char* title, double StepReport::*f
   return svg.empty() ? "" : cat("<figure>", svg, "</figure>\n");
 }
 
+// Rewards of chosen and rejected answers, where a run compares them.
+std::string reward_chart(const Run& run) {
+  ChartSeries chosen{.name = "chosen", .css = "train", .points = {}},
+      rejected{.name = "rejected", .css = "held", .points = {}};
+  for (const StepReport& s : run.result.history) {
+    if (!s.preference.present) continue;
+    chosen.points.emplace_back(static_cast<double>(s.step), s.preference.chosen);
+    rejected.points.emplace_back(static_cast<double>(s.step), s.preference.rejected);
+  }
+  if (chosen.points.empty()) return "";
+  const PreferenceReport& last = run.result.history.back().preference;
+  const std::string svg =
+      line_chart({chosen, rejected}, {.title = "Rewards of chosen and rejected answers by update",
+                                      .x_name = "updates",
+                                      .y_name = "reward",
+                                      .height = 260});
+  return cat("<figure>", svg, "</figure>\n<p class=\"note\">At the end the chosen answer has the ",
+             "higher reward in ", fixed(100 * last.accuracy, 0), " % of the pairs.</p>\n");
+}
+
 // The numbers behind the charts, for eyes that prefer them and for programs that cannot see.
 std::string history_table(const Run& run) {
   const std::vector<StepReport>& all = run.result.history;
@@ -164,10 +184,12 @@ std::string curves(const Run& run) {
   if (run.held_out())
     title += cat(" Held out from ", fixed(run.result.first_valid_loss, 4), " to ",
                  fixed(run.result.valid_loss, 4), ".");
-  std::string svg = line_chart({train, held}, {.title = title,
-                                               .x_name = "updates",
-                                               .y_name = "loss (nats per trained token)",
-                                               .may_log = true});
+  std::string svg =
+      line_chart({train, held},
+                 {.title = title,
+                  .x_name = "updates",
+                  .y_name = run.options.loss == "sft" ? "loss (nats per trained token)" : "loss",
+                  .may_log = true});
   std::string out = "<section>\n<h2>Loss</h2>\n";
   out += svg.empty() ? "<p>This run reported no loss to draw.</p>\n"
                      : cat("<figure>", svg, "</figure>\n");
@@ -180,6 +202,7 @@ std::string curves(const Run& run) {
     out +=
         "<p class=\"note\">No held-out loss: the data has no valid.jsonl. Training loss alone "
         "does not show whether the model generalises.</p>\n";
+  out += reward_chart(run);
   if (!run.result.history.empty())
     out += cat("<div class=\"small-charts\">\n",
                small_chart(run, "learning rate", &StepReport::learning_rate),
@@ -322,6 +345,12 @@ std::string settings(const Run& run) {
   s.add("memory", o.memory_bytes > 0 ? bytes(o.memory_bytes) : "as needed");
   s.add("recompute", run.forecast.recompute);
   s.add("tokens of a pack", run.forecast.tokens_per_step);
+  if (run.forecast.packed_fill > 0) {
+    auto share = [](double x) { return cat(std::lround(100 * x), " %"); };
+    s.add("token slots used", cat(share(run.forecast.packed_fill), "; padded to the longest row ",
+                                  share(run.forecast.padded_fill), ", sorted by length ",
+                                  share(run.forecast.sorted_fill)));
+  }
   s.group("The optimizer");
   s.add("optimizer", o.optimizer);
   s.add("learning_rate", o.learning_rate);
@@ -336,6 +365,7 @@ std::string settings(const Run& run) {
   if (o.momentum >= 0) s.add("momentum", o.momentum);
   if (o.early_stop > 0) s.add("early_stop", o.early_stop);
   if (o.keep_best || o.early_stop > 0) s.add("keep_best", true);
+  if (o.loss != "sft") s.add("loss", o.loss);
   s.group("The data");
   s.add("data", o.data);
   s.add("mask_prompt", o.dataset.mask_prompt);

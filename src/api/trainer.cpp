@@ -7,6 +7,7 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
+#include "model/adapter_start.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -18,10 +19,10 @@ namespace {
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
   if (o.adapter_path.empty()) refuse("--adapter-path is empty: name a folder for the result");
-  if (o.fine_tune_type == "dora")
-    fail(ErrorCode::kUnsupported, "--fine-tune-type dora is not trained yet; use lora or full");
-  if (o.fine_tune_type != "lora" && o.fine_tune_type != "full")
-    refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora or full"));
+  if (o.fine_tune_type != "lora" && o.fine_tune_type != "dora" && o.fine_tune_type != "full")
+    refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora, dora or full"));
+  if (o.fine_tune_type == "full" && o.dora)
+    refuse("--dora is a kind of adapter; leave --fine-tune-type full out");
   if (!o.save_dtype.empty() && o.save_dtype != "f32" && o.save_dtype != "bf16" &&
       o.save_dtype != "f16")
     refuse(cat("--save-dtype is \"", o.save_dtype, "\", wanted f32, bf16 or f16"));
@@ -46,6 +47,40 @@ void check_options(const TrainOptions& o) {
   if (o.early_stop < 0) refuse(cat("--early-stop is ", o.early_stop, ", wanted at least 0"));
 }
 
+LoraOptions lora_options(const TrainOptions& o) {
+  LoraOptions lora;
+  lora.rank = o.rank;
+  lora.alpha = static_cast<float>(o.alpha);
+  lora.dropout = static_cast<float>(o.dropout);
+  lora.targets = o.targets;
+  lora.num_layers = o.num_layers;
+  lora.rslora = o.rslora;
+  lora.dora = o.dora;
+  lora.init = o.init;
+  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
+  lora.rank_pattern = o.rank_pattern;
+  lora.alpha_pattern = o.alpha_pattern;
+  lora.layers_to_transform = o.layers_to_transform;
+  lora.exclude_modules = o.exclude_modules;
+  lora.modules_to_save = o.modules_to_save;
+  lora.trainable_token_indices = o.trainable_token_indices;
+  return lora;
+}
+
+// What of the kind of adapter is not its default, for identity().
+void add_kind(const TrainOptions& o, Json& j) {
+  if (o.rslora) j["rslora"] = true;
+  if (o.dora) j["dora"] = true;
+  if (o.init != "default") j["init"] = o.init;
+  if (o.lora_plus_ratio != 1.0) j["lora_plus_ratio"] = o.lora_plus_ratio;
+  for (const auto& [pattern, rank] : o.rank_pattern) j["rank_pattern"][pattern] = rank;
+  for (const auto& [pattern, alpha] : o.alpha_pattern) j["alpha_pattern"][pattern] = alpha;
+  if (!o.layers_to_transform.empty()) j["layers_to_transform"] = o.layers_to_transform;
+  if (!o.exclude_modules.empty()) j["exclude_modules"] = o.exclude_modules;
+  if (!o.modules_to_save.empty()) j["modules_to_save"] = o.modules_to_save;
+  if (!o.trainable_token_indices.empty()) j["trainable_token_indices"] = o.trainable_token_indices;
+}
+
 }  // namespace
 
 void Trainer::Impl::declare() {
@@ -67,15 +102,16 @@ void Trainer::Impl::declare() {
   }
   std::vector<LinearInfo> linears = adaptable_linears(m.config);
   if (!options.init_adapter.empty()) {
-    adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params));
+    Json kind = Json::object();
+    add_kind(options, kind);
+    kind.erase("lora_plus_ratio");
+    if (!kind.empty())
+      fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
+           kind.begin().key(), " out");
+    adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
+                                                      static_cast<float>(options.lora_plus_ratio)));
   } else {
-    LoraOptions lora;
-    lora.rank = options.rank;
-    lora.alpha = static_cast<float>(options.alpha);
-    lora.dropout = static_cast<float>(options.dropout);
-    lora.targets = options.targets;
-    lora.num_layers = options.num_layers;
-    adapter = std::make_shared<Adapter>(Adapter::create(lora, linears));
+    adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
     start_params = adapter->initial_params(options.seed);
   }
   trainable = std::make_shared<Trainable>(train_adapter(*adapter));
@@ -99,6 +135,7 @@ Json Trainer::Impl::identity() const {
   j["alpha"] = o.alpha;
   j["dropout"] = o.dropout;
   j["num_layers"] = o.num_layers;
+  add_kind(o, j);
   j["batch_size"] = o.batch_size;
   j["grad_accumulation_steps"] = o.grad_accumulation_steps;
   j["updates"] = forecast.updates;
@@ -138,6 +175,7 @@ Json Trainer::Impl::identity() const {
   if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
+  identify_loss(j);
   return j;
 }
 
@@ -211,8 +249,14 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   options = wanted;
   check_options(options);
   resolve_optimizer(options);
+  if (options.fine_tune_type == "dora") {
+    options.fine_tune_type = "lora";
+    options.dora = true;
+  }
+  check_loss();
   load_data();
   declare();
+  open_reference();
 }
 
 // Found out now rather than after an hour.
@@ -284,6 +328,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   t.check_device();
 
   const int64_t process_bytes = t.process_bytes();
+  if (t.adapter)
+    start_adapter(*t.adapter, m.config, *m.weights, t.options.init_adapter.empty(), t.start_params);
   t.step->compile(m.backend(), *m.weights);
   t.open_prefix();
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));

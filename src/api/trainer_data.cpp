@@ -38,14 +38,24 @@ void Trainer::Impl::load_data() {
   options.dataset.date = date_of_run(options);
   DataOptions d = data_options(options.dataset);
   d.keep_prompts = kSamples;
+  d.pairs = pair_rows();
   if (d.max_seq_length > m.config.max_positions) {
     d.max_seq_length = m.config.max_positions;
     messages.push_back(
         cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
   }
-  train = ExampleSet::load(options.data, "train", m.words(), chat, d);
-  if (ExampleSet::has_split(options.data, "valid"))
-    valid = ExampleSet::load(options.data, "valid", m.words(), chat, d);
+  if (options.data_sources.empty()) options.data_sources = {{options.data, 1}};
+  const std::vector<DataSource>& sources = options.data_sources;
+  train = ExampleSet::load(sources, "train", m.words(), chat, d);
+  if (Dataset::has_split(sources, "valid")) {
+    valid = ExampleSet::load(sources, "valid", m.words(), chat, d);
+    if (options.val_split > 0)
+      messages.push_back(cat("--val-split is not used: ", valid->file(), " is held out"));
+  } else if (options.val_split > 0) {
+    valid = train.hold_out(options.val_split, options.seed);
+    messages.push_back(cat(valid->size(), " of ", valid->size() + train.size(),
+                           " rows are held out (--val-split)"));
+  }
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
     if (!set) continue;
     constexpr size_t kNamed = 5;
@@ -58,6 +68,27 @@ void Trainer::Impl::load_data() {
   }
 }
 
+// Programs for packs that are far from full, and what share of all slots is used then.
+void Trainer::Impl::add_sizes(int64_t kept_bytes) {
+  const Order order = this->order();
+  const Model::Impl& m = model->impl();
+  std::vector<int64_t> sizes;
+  if (!step->prefix()) sizes = smaller_sizes(train, order, step->limits(), options.packing);
+  step->add_sizes(*m.weights, sizes);
+  if (options.memory_bytes > 0 &&
+      step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes) {
+    step->clear_sizes();
+    sizes.clear();
+  }
+  const SlotCount slots = count_slots(train, order, step->limits(), sizes, options.packing);
+  auto fill = [&](int64_t all) {
+    return static_cast<double>(slots.useful) / static_cast<double>(std::max<int64_t>(1, all));
+  };
+  forecast.packed_fill = fill(slots.packed);
+  forecast.padded_fill = fill(slots.padded);
+  forecast.sorted_fill = fill(slots.sorted);
+}
+
 // One update's worth of rows for a forecast without data.
 void Trainer::Impl::assume_rows() {
   const int64_t length =
@@ -66,6 +97,11 @@ void Trainer::Impl::assume_rows() {
   row.ids.assign(static_cast<size_t>(std::max<int64_t>(2, length)), 0);
   row.trained.assign(row.ids.size(), 1);
   row.trained[0] = 0;
+  if (pair_rows() != PairRows::kNone) {
+    row.second = static_cast<int64_t>(row.ids.size());
+    row.ids.insert(row.ids.end(), row.ids.begin(), row.ids.begin() + row.second);
+    row.trained.insert(row.trained.end(), row.trained.begin(), row.trained.begin() + row.second);
+  }
   const int64_t rows = options.batch_size * options.grad_accumulation_steps;
   train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
                                     "assumed rows");

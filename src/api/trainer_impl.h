@@ -5,6 +5,7 @@
 
 #include "api/internal.h"
 #include "train/fit.h"
+#include "train/preference.h"
 #include "train/run.h"
 
 namespace wick {
@@ -16,9 +17,13 @@ struct Trainer::Impl {
   TrainOptions options;
   ExampleSet train;
   std::optional<ExampleSet> valid;
-  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<Adapter> adapter;
   std::vector<float> start_params;  // of an adapter
   std::shared_ptr<const Trainable> trainable;
+  // What a loss asks beside the trained model.
+  std::shared_ptr<Model> beside;
+  std::shared_ptr<const Adapter> reference_adapter;
+  std::optional<ReferenceModel> reference;
   std::unique_ptr<TrainStep> step;
   Forecast forecast;
   std::vector<std::string> messages;  // for on_message, before the first step
@@ -34,6 +39,7 @@ struct Trainer::Impl {
   void load_data();
   void declare();
   void assume_rows();
+  void add_sizes(int64_t kept_bytes);  // kept: beside the step, under --memory too
   void choose_step();
   StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
   std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;
@@ -51,6 +57,15 @@ struct Trainer::Impl {
   uint64_t prefix_key() const;
   // Gives the step the place where rows are kept. Throws: kIo.
   void open_prefix();
+  // trainer_loss.cpp
+  void check_loss();
+  PairRows pair_rows() const;
+  PackLimits loss_limits() const;  // what the loss needs beside the rows' own
+  void open_reference();
+  ReferenceModel open_beside(const char* flag, const std::string& path,
+                             const std::string& with_adapter);
+  LossMaker loss_maker() const;
+  void identify_loss(Json& identity) const;
   Json identity() const;
   void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.

@@ -19,23 +19,38 @@ extern char** environ;
 
 namespace wick {
 
+namespace {
+
+void add_preference(Json& event, const PreferenceReport& p) {
+  if (!p.present) return;
+  event["rewards/chosen"] = p.chosen;
+  event["rewards/rejected"] = p.rejected;
+  event["accuracy"] = p.accuracy;
+  event["margin"] = p.margin;
+  event["kl"] = p.divergence;
+}
+
+}  // namespace
+
 Json step_event(const StepReport& r) {
-  return {{"event", "step"},
-          {"step", r.step},
-          {"steps", r.steps},
-          {"epoch", r.epoch},
-          {"loss", r.loss},
-          {"update_loss", r.update_loss},
-          {"learning_rate", r.learning_rate},
-          {"grad_norm", r.grad_norm},
-          {"tokens", r.tokens},
-          {"trained_tokens", r.trained_tokens},
-          {"tokens_per_second", r.tokens_per_second},
-          {"utilisation", r.utilisation},
-          {"peak_bytes", r.peak_bytes},
-          {"forecast_bytes", r.forecast_bytes},
-          {"seconds", r.seconds},
-          {"seconds_left", r.seconds_left}};
+  Json event = {{"event", "step"},
+                {"step", r.step},
+                {"steps", r.steps},
+                {"epoch", r.epoch},
+                {"loss", r.loss},
+                {"update_loss", r.update_loss},
+                {"learning_rate", r.learning_rate},
+                {"grad_norm", r.grad_norm},
+                {"tokens", r.tokens},
+                {"trained_tokens", r.trained_tokens},
+                {"tokens_per_second", r.tokens_per_second},
+                {"utilisation", r.utilisation},
+                {"peak_bytes", r.peak_bytes},
+                {"forecast_bytes", r.forecast_bytes},
+                {"seconds", r.seconds},
+                {"seconds_left", r.seconds_left}};
+  add_preference(event, r.preference);
+  return event;
 }
 
 Json eval_event(const EvalReport& r) {
@@ -44,6 +59,7 @@ Json eval_event(const EvalReport& r) {
       {"tokens", r.tokens}, {"rows", r.rows}, {"best", r.best}};
   for (const EvalSample& s : r.samples)
     event["samples"].push_back(Json{{"prompt", s.prompt}, {"answer", s.answer}});
+  add_preference(event, r.preference);
   return event;
 }
 

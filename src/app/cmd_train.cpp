@@ -29,7 +29,7 @@ std::string model_words(const TrainFlags& flags) {
 }
 
 void test_after(Model& model, const TrainFlags& flags, const TrainOptions& options, Output& out) {
-  Dataset data = Dataset::load(model, options.data, "test", options.dataset);
+  Dataset data = Dataset::load(model, options.data_sources, "test", options.dataset);
   EvalOptions eval;
   eval.exact_match = false;
   eval.system_prompt = options.dataset.system_prompt;
@@ -47,7 +47,7 @@ void test_after(Model& model, const TrainFlags& flags, const TrainOptions& optio
 int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
   TrainOptions options = flags.train.checked(args);
-  if (flags.train.test && !Dataset::has_split(options.data, "test"))
+  if (flags.train.test && !Dataset::has_split(options.data_sources, "test"))
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
   Engine engine(flags.train.device.options());
   Model model = Model::load(engine, flags.train.model_options());

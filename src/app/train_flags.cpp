@@ -50,13 +50,21 @@ void add_train_flags(Args& args, TrainFlags& flags) {
             "Keep the model's shape and tokenizer, and start from random weights.");
   add_data_flags(args, flags.data);
 
+  args.number(
+          "--val-split", o.val_split, "X",
+          "Without a valid file: hold out this share of the rows (from 1 on: so many), drawn by "
+          "--seed.",
+          kNotNegative)
+      .shown("0");
+
   args.group("Adapter");
   args.text("--adapter-path", o.adapter_path, "FOLDER",
             "Where the adapter, its checkpoints and report.html go.")
       .path();
   args.text("--fine-tune-type", o.fine_tune_type, "TYPE",
-            "lora trains an adapter, full all weights (with --num-layers, the last N blocks).")
-      .one_of({"lora", "full"});
+            "lora or dora train an adapter, full all weights (with --num-layers, the last N "
+            "blocks).")
+      .one_of({"lora", "dora", "full"});
   args.integer("--rank,--lora-rank", o.rank, "N", "Rank of the adapter.", {.min = 1, .max = 65536});
   args.number("--alpha,--lora-alpha", o.alpha, "X", "The update is scaled by alpha / rank.",
               kNotNegative);
@@ -65,13 +73,15 @@ void add_train_flags(Args& args, TrainFlags& flags) {
       .shown("");
   args.number("--lora-dropout", o.dropout, "X", "Dropout on the adapter's input.",
               {.min = 0.0, .max = 0.999});
-  args.list("--targets", o.targets, "NAMES", "Linears that get an adapter, such as q_proj,v_proj.");
+  args.list("--targets,--target-modules", o.targets, "NAMES",
+            "Linears that get an adapter: q_proj,v_proj, all-linear, or expressions.");
   args.integer("--num-layers", o.num_layers, "N", "Only the last N blocks; -1 for all.",
                {.min = -1})
       .shown("-1");
   args.text("--init-adapter,--resume-adapter-file", o.init_adapter, "PATH",
             "Start from the numbers of this adapter.")
       .path();
+  add_kinds_flags(args, flags);
 
   args.group("Run");
   args.integer("--batch-size", o.batch_size, "N", "Rows of a batch.", {.min = 1});
@@ -95,6 +105,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.flag("--force", o.force, "Resume although options or data are not the checkpoint's.");
 
   add_sweep_flags(args, flags);
+  add_preference_flags(args, flags);
 
   add_optimizer_flags(args, flags);
 
@@ -167,13 +178,16 @@ ModelOptions TrainFlags::model_options() const {
 TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   TrainOptions o = train;
   finish_optimizer(args, o);
-  if (needs_data || !data.data.empty()) check_data_path(args, data.data);
-  o.data = data.data;
+  if (needs_data || !data.data.empty()) {
+    o.data_sources = data.sources(args);
+    o.data = o.data_sources.front().path;
+  }
   o.dataset = data.options;
   o.dataset.system_prompt = chat.system_prompt;
   o.dataset.chat_template_config = chat.chat_template_config;
   o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
+  kinds.apply(o);
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)
     throw UsageError("--memory got 0, wanted a size such as 4GB");

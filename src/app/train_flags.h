@@ -10,12 +10,20 @@
 
 namespace wick {
 
+// Kinds of adapter: lists as they are written.
+struct KindFlags {
+  std::vector<std::string> rank_pattern, alpha_pattern, layers, tokens;
+  // Throws: UsageError.
+  void apply(TrainOptions& options) const;
+};
+
 struct TrainFlags {
   ModelFlags model;
   DeviceFlags device;
   DataFlags data;
   ChatFlags chat;
   TrainOptions train;
+  KindFlags kinds;
   double scale = 0;  // alpha / rank, when given
   bool test = false;
   bool random_weights = false;
@@ -41,5 +49,7 @@ void add_optimizer_flags(Args& args, TrainFlags& flags);
 // Refuses members of a nested mapping of a settings file that are not in `known`.
 void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known);
+void add_kinds_flags(Args& args, TrainFlags& flags);
+void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 
 }  // namespace wick

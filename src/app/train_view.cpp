@@ -32,11 +32,16 @@ std::string padded_right(std::string text, size_t width) {
   return text;
 }
 
+std::string preference_words(const PreferenceReport& p) {
+  if (!p.present) return {};
+  return cat("  accuracy ", percent(p.accuracy, 0), "  margin ", fixed(p.margin, 4));
+}
+
 std::string step_line(const StepReport& r, bool aligned) {
   std::string total = std::to_string(r.steps), step = std::to_string(r.step);
   if (aligned && step.size() < total.size()) step.insert(0, total.size() - step.size(), ' ');
-  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4), "  lr ",
-                         general(r.learning_rate, 3), "  ",
+  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4),
+                         preference_words(r.preference), "  lr ", general(r.learning_rate, 3), "  ",
                          format_count(std::llround(r.tokens_per_second)), " tokens/s");
   if (r.utilisation > 0) line += "  " + percent(r.utilisation, 0) + " of peak";
   line += "  " + format_bytes(r.peak_bytes);
@@ -76,7 +81,15 @@ Json forecast_json(const Forecast& f) {
           {"updates", f.updates},
           {"assumed_rows", f.assumed_rows},
           {"total_seconds", f.total_seconds},
-          {"disk_bytes", f.disk_bytes}};
+          {"disk_bytes", f.disk_bytes},
+          {"packed_fill", f.packed_fill},
+          {"padded_fill", f.padded_fill},
+          {"sorted_fill", f.sorted_fill}};
+}
+
+std::string packing_text(const Forecast& f) {
+  return cat(percent(f.packed_fill), "; padded to the longest row ", percent(f.padded_fill),
+             ", sorted by length ", percent(f.sorted_fill));
 }
 
 std::string forecast_table(const Forecast& f) {
@@ -125,6 +138,7 @@ std::string forecast_table(const Forecast& f) {
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
                            f.prefix_blocks, " frozen blocks, whose outputs are kept"));
+  if (f.packed_fill > 0 && !f.assumed_rows) say("token slots used", packing_text(f));
   say("on disk", format_bytes(f.disk_bytes));
   return text;
 }
@@ -153,8 +167,9 @@ void TrainView::eval(const EvalReport& r) {
   std::string change;
   if (last_eval_ > 0)
     change = r.best ? ", the best so far" : r.loss > last_eval_ ? ", higher than before" : "";
-  out_.say(cat("step ", r.step, "  held-out loss ", fixed(r.loss, 4), ", perplexity ",
-               general(r.perplexity, 5), change));
+  const std::string meaning = r.preference.present ? preference_words(r.preference)
+                                                   : cat(", perplexity ", general(r.perplexity, 5));
+  out_.say(cat("step ", r.step, "  held-out loss ", fixed(r.loss, 4), meaning, change));
   last_eval_ = r.loss;
 }
 

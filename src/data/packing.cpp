@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -22,6 +23,7 @@ constexpr int64_t kPackCost = 512;
 constexpr int64_t kSimulatedUpdates = 1024;
 // Streams of the seed; the numbers are arbitrary and must stay as they are.
 constexpr uint64_t kShuffleStream = 0x6f72646572;
+constexpr uint64_t kShareStream = 0x7368617265;
 constexpr uint64_t kTokenStream = 0x746f6b656e;
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -57,6 +59,21 @@ std::vector<size_t> best_fit_decreasing(const std::vector<PackLimits>& sizes,
   return bin_of;
 }
 
+// f(first, length) for each sequence of a row: where it begins, and how many of its tokens are
+// read, which are those before its last trained one.
+template <typename F>
+void for_sequences(const Example& example, const F& f) {
+  const auto second = static_cast<size_t>(example.second);
+  auto one = [&](size_t first, size_t end) {
+    size_t length = 0;
+    for (size_t i = first + 1; i < end; ++i)
+      if (example.trained[i] != 0) length = i - first;
+    f(first, length);
+  };
+  one(0, second > 0 ? second : example.ids.size());
+  if (second > 0) one(second, example.ids.size());
+}
+
 class PackWriter {
  public:
   PackWriter(const ExampleSet& dataset, const PackLimits& limits, uint64_t key)
@@ -78,34 +95,44 @@ class PackWriter {
     pack.rows.assign(targets, -1);
     pack.targets.assign(targets, -1);
     pack.segment.assign(targets, -1);
+    pack.marks.assign(targets, 0);
     return pack;
   }
 
   void append(Pack& pack, int64_t row) const {
     const Example& example = dataset_[row];
-    int64_t length = row_size(example).tokens;
-    int64_t start = pack.used_tokens;
-    uint64_t row_key = mix_key(key_, static_cast<uint64_t>(row));
-    for (int64_t i = 0; i < length; ++i) {
-      auto t = static_cast<size_t>(start + i);
-      pack.ids[t] = example.ids[static_cast<size_t>(i)];
-      pack.positions[t] = static_cast<int32_t>(i);
-      pack.begin[t] = static_cast<int32_t>(start);
-      uint64_t key = mix_key(row_key, static_cast<uint64_t>(i));
-      pack.keys[2 * t] = static_cast<int32_t>(static_cast<uint32_t>(key));
-      pack.keys[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
-      if (example.trained[static_cast<size_t>(i + 1)] != 0) {
-        auto m = static_cast<size_t>(pack.used_targets++);
-        pack.rows[m] = static_cast<int32_t>(t);
-        pack.targets[m] = example.ids[static_cast<size_t>(i + 1)];
-        pack.segment[m] = static_cast<int32_t>(pack.examples.size());
-      }
-    }
-    pack.used_tokens += length;
+    for_sequences(example, [&](size_t first, size_t length) {
+      append(pack, example, first, length, mix_key(key_, static_cast<uint64_t>(row)));
+    });
     pack.examples.push_back(row);
   }
 
  private:
+  // The sequence that begins at `first`, as far as it is read.
+  static void append(Pack& pack, const Example& example, size_t first, size_t length,
+                     uint64_t row_key) {
+    const int64_t start = pack.used_tokens;
+    const bool rejected = first > 0 || example.undesirable;
+    for (size_t i = 0; i < length; ++i) {
+      const size_t t = static_cast<size_t>(start) + i, from = first + i;
+      pack.ids[t] = example.ids[from];
+      pack.positions[t] = static_cast<int32_t>(i);
+      pack.begin[t] = static_cast<int32_t>(start);
+      uint64_t key = mix_key(row_key, static_cast<uint64_t>(from));
+      pack.keys[2 * t] = static_cast<int32_t>(static_cast<uint32_t>(key));
+      pack.keys[2 * t + 1] = static_cast<int32_t>(static_cast<uint32_t>(key >> 32));
+      if (example.trained[from + 1] != 0) {
+        auto m = static_cast<size_t>(pack.used_targets++);
+        pack.rows[m] = static_cast<int32_t>(t);
+        pack.targets[m] = example.ids[from + 1];
+        pack.segment[m] = static_cast<int32_t>(pack.examples.size());
+        pack.marks[m] =
+            static_cast<uint8_t>(example.trained[from + 1] | (rejected ? Pack::kRejected : 0));
+      }
+    }
+    pack.used_tokens += static_cast<int64_t>(length);
+  }
+
   const ExampleSet& dataset_;
   PackLimits limits_;
   uint64_t key_;
@@ -113,13 +140,22 @@ class PackWriter {
 
 }  // namespace
 
+Pack first_part(const Pack& pack, const PackLimits& limits) {
+  WICK_CHECK(pack.used_tokens <= limits.tokens && pack.used_targets <= limits.targets);
+  Pack part = pack;
+  const auto tokens = std::min(part.ids.size(), static_cast<size_t>(limits.tokens));
+  const auto targets = std::min(part.rows.size(), static_cast<size_t>(limits.targets));
+  for (auto* v : {&part.ids, &part.positions, &part.begin, &part.end}) v->resize(tokens);
+  part.keys.resize(2 * tokens);
+  for (auto* v : {&part.rows, &part.targets, &part.segment}) v->resize(targets);
+  return part;
+}
+
 PackLimits row_size(const Example& example) {
   PackLimits size;
-  for (size_t i = 1; i < example.trained.size(); ++i) {
-    if (example.trained[i] == 0) continue;
-    size.tokens = static_cast<int64_t>(i);
-    ++size.targets;
-  }
+  for (size_t i = 1; i < example.trained.size(); ++i) size.targets += example.trained[i] != 0;
+  for_sequences(example,
+                [&](size_t, size_t length) { size.tokens += static_cast<int64_t>(length); });
   return size;
 }
 
@@ -132,9 +168,9 @@ std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> 
     WICK_CHECK(row >= 0 && row < dataset.size(), "row ", row, " of ", dataset.size());
     PackLimits size = row_size(dataset[row]);
     if (size.tokens > limits.tokens || size.targets > limits.targets)
-      fail(ErrorCode::kInvalidArgument, dataset.file(), ":", dataset[row].line, ": the row needs ",
-           size.tokens, " token slots and ", size.targets, " targets, and the plan has ",
-           limits.tokens, " and ", limits.targets);
+      fail(ErrorCode::kInvalidArgument, dataset.file_of(row), ":", dataset[row].line,
+           ": the row needs ", size.tokens, " token slots and ", size.targets,
+           " targets, and the plan has ", limits.tokens, " and ", limits.targets);
     sizes.push_back(size);
   }
 
@@ -154,11 +190,40 @@ std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> 
   return packs;
 }
 
-Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
-    : rows_(rows), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
-  if (rows <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
+Order::Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : parts_(std::move(parts)), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
+  for (const DataPart& part : parts_) rows_ += part.rows_per_epoch();
+  if (rows_ <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
   if (batch_rows <= 0)
     fail(ErrorCode::kInvalidArgument, "an update of ", batch_rows, " rows; wanted is at least 1");
+}
+
+Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : Order(std::vector<DataPart>{{"", 0, rows, 1}}, batch_rows, seed, shuffle) {}
+
+Order::Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : Order(dataset.parts(), batch_rows, seed, shuffle) {}
+
+std::vector<int64_t> Order::rows_of_epoch(int64_t epoch) const {
+  std::vector<int64_t> rows;
+  rows.reserve(static_cast<size_t>(rows_));
+  for (const DataPart& part : parts_) {
+    const int64_t count = part.end - part.begin;
+    int64_t left = part.rows_per_epoch();
+    for (; left >= count && left > 0; left -= count)
+      for (int64_t row = part.begin; row < part.end; ++row) rows.push_back(row);
+    if (left == 0) continue;
+    // The rows with the least keys of this epoch, in the order of the file.
+    std::vector<std::pair<uint64_t, int64_t>> drawn;
+    const uint64_t key = mix_key(mix_key(seed_, kShareStream), static_cast<uint64_t>(epoch));
+    for (int64_t row = part.begin; row < part.end; ++row)
+      drawn.emplace_back(mix_key(key, static_cast<uint64_t>(row)), row);
+    std::nth_element(drawn.begin(), drawn.begin() + left - 1, drawn.end());
+    const size_t first = rows.size();
+    for (int64_t i = 0; i < left; ++i) rows.push_back(drawn[static_cast<size_t>(i)].second);
+    std::sort(rows.begin() + static_cast<std::ptrdiff_t>(first), rows.end());
+  }
+  return rows;
 }
 
 int64_t Order::updates_per_epoch() const {
@@ -169,8 +234,7 @@ std::vector<int64_t> Order::update(int64_t index) const {
   WICK_CHECK(index >= 0, "update ", index);
   int64_t epoch = epoch_of(index);
   if (permutation_epoch_ != epoch) {
-    permutation_.resize(static_cast<size_t>(rows_));
-    std::iota(permutation_.begin(), permutation_.end(), int64_t{0});
+    permutation_ = rows_of_epoch(epoch);
     if (shuffle_) {
       Rng rng(mix_key(mix_key(seed_, kShuffleStream), static_cast<uint64_t>(epoch)));
       for (size_t i = permutation_.size(); i > 1; --i)
@@ -181,6 +245,79 @@ std::vector<int64_t> Order::update(int64_t index) const {
   int64_t first = (index % updates_per_epoch()) * batch_rows_;
   int64_t last = first + std::min(batch_rows_, rows_ - first);
   return {permutation_.begin() + first, permutation_.begin() + last};
+}
+
+namespace {
+
+// The tokens used of each pack of an update.
+std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const PackLimits& limits,
+                                   bool packing) {
+  std::vector<int64_t> used;
+  const std::vector<size_t> bin_of =
+      packing ? best_fit_decreasing(rows, limits) : std::vector<size_t>();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t bin = packing ? bin_of[i] : i;
+    if (bin >= used.size()) used.resize(bin + 1, 0);
+    used[bin] += rows[i].tokens;
+  }
+  return used;
+}
+
+}  // namespace
+
+std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
+                                   const PackLimits& limits, bool packing) {
+  constexpr int64_t kSizes = 8, kLeastStep = 128;
+  // A program costs time to make; one that hardly any pack uses does not pay.
+  constexpr double kWorthIt = 0.02;
+  const int64_t step =
+      std::max(kLeastStep, round_up((limits.tokens + kSizes - 1) / kSizes, kTokenStep));
+  std::map<int64_t, int64_t> uses;
+  int64_t packs = 0;
+  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+    std::vector<PackLimits> rows;
+    for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
+    for (int64_t used : used_of_packs(rows, limits, packing)) {
+      ++packs;
+      ++uses[round_up(used, step)];
+    }
+  }
+  std::vector<int64_t> sizes;
+  for (const auto& [size, count] : uses)
+    if (size < limits.tokens && static_cast<double>(count) >= kWorthIt * static_cast<double>(packs))
+      sizes.push_back(size);
+  return sizes;
+}
+
+SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
+                      std::span<const int64_t> smaller, bool packing) {
+  SlotCount count;
+  std::vector<int64_t> lengths;
+  std::vector<size_t> batches;
+  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+    std::vector<PackLimits> sizes;
+    int64_t longest = 0;
+    for (int64_t row : order.update(u)) {
+      sizes.push_back(row_size(dataset[row]));
+      lengths.push_back(sizes.back().tokens);
+      longest = std::max(longest, lengths.back());
+      count.useful += lengths.back();
+    }
+    batches.push_back(sizes.size());
+    const auto rows = static_cast<int64_t>(sizes.size());
+    count.padded += rows * round_up(longest, kTokenStep);
+    for (int64_t used : used_of_packs(sizes, limits, packing)) {
+      const auto size = std::lower_bound(smaller.begin(), smaller.end(), used);
+      count.packed += size == smaller.end() ? limits.tokens : *size;
+    }
+  }
+  std::sort(lengths.begin(), lengths.end());
+  size_t end = 0;
+  for (size_t rows : batches) {
+    end += rows;
+    count.sorted += static_cast<int64_t>(rows) * round_up(lengths[end - 1], kTokenStep);
+  }
+  return count;
 }
 
 PackLimits smallest_limits(const ExampleSet& dataset) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/process.h"
+#include "train/preference.h"
 
 namespace wick {
 
@@ -62,28 +63,21 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
 TrainRun::TrainRun(TrainStep& step, RunSetup setup)
     : step_(step),
       setup_(std::move(setup)),
-      order_(setup_.train->size(), rows_per_update(setup_.options), setup_.options.seed,
+      order_(*setup_.train, rows_per_update(setup_.options), setup_.options.seed,
              setup_.options.shuffle),
-      updates_(count_updates(setup_.options, setup_.train->size())),
+      updates_(count_updates(setup_.options, setup_.train->rows_per_epoch())),
       schedule_(make_schedule(setup_.options, updates_)) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
+  if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
 }
 
 EvalReport TrainRun::evaluate(int64_t step) {
   const double start = now_seconds();
-  EvalReport e;
+  Loss* kind = step_.loss_kind();
+  EvalReport e =
+      kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
-  std::vector<float> logp(static_cast<size_t>(step_.limits().targets));
-  double sum = 0;
-  for (const Pack& pack : valid_packs_) {
-    step_.evaluate(pack, logp);
-    for (int64_t i = 0; i < pack.used_targets; ++i) sum -= logp[static_cast<size_t>(i)];
-    e.tokens += pack.used_targets;
-    e.rows += static_cast<int64_t>(pack.examples.size());
-  }
-  e.loss = sum / static_cast<double>(std::max<int64_t>(1, e.tokens));
-  e.perplexity = std::exp(e.loss);
   e.best = best_step_ < 0 || e.loss < best_valid_ - setup_.options.early_stop_delta;
   stale_evals_ = e.best ? 0 : stale_evals_ + 1;
   if (e.best) {
@@ -120,7 +114,13 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
       pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index), o.packing);
   int64_t targets = 0;
   for (const Pack& pack : packs) targets += pack.used_targets;
-  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, targets));
+  int64_t counted = targets;
+  if (Loss* kind = step_.loss_kind()) {
+    counted = 0;
+    for (const Pack& pack : packs) counted += kind->count(pack);
+    kind->begin_update(step_, packs);
+  }
+  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   const Hyper hyper = optimizer_hyper(o, rate, index + 1);
   const TrainStep::Stepped done = step_.step(packs, weight, {&hyper, 1});
   const double loss = done.loss;
@@ -132,9 +132,9 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   }
   update_loss_ = loss;
   trained_tokens_ += targets;
-  loss_sum_ += loss * static_cast<double>(targets);
-  loss_tokens_ += targets;
-  window_packs_ += static_cast<int64_t>(packs.size());
+  loss_sum_ += loss * static_cast<double>(counted);
+  loss_tokens_ += counted;
+  for (const Pack& pack : packs) window_flops_ += plan_flops(step_.micro_plan(pack));
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
   update_sum_ += seconds;
@@ -174,9 +174,7 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   r.trained_tokens = trained_tokens_;
   double seconds = std::max(window_seconds_, 1e-9);
   r.tokens_per_second = static_cast<double>(window_tokens_) / seconds;
-  if (setup_.peak_gflops > 0)
-    r.utilisation = step_.micro_flops() * static_cast<double>(window_packs_) /
-                    (seconds * 1e9 * setup_.peak_gflops);
+  if (setup_.peak_gflops > 0) r.utilisation = window_flops_ / (seconds * 1e9 * setup_.peak_gflops);
   r.peak_bytes = peak_memory_bytes();
   r.forecast_bytes = setup_.forecast_bytes;
   r.seconds = seconds_so_far();
@@ -185,9 +183,10 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   return r;
 }
 
-void TrainRun::report(const StepReport& r, const TrainCallbacks& callbacks) {
-  loss_sum_ = window_seconds_ = 0;
-  loss_tokens_ = window_tokens_ = window_packs_ = 0;
+void TrainRun::report(StepReport r, const TrainCallbacks& callbacks) {
+  if (Loss* kind = step_.loss_kind()) r.preference = kind->take_report();
+  loss_sum_ = window_seconds_ = window_flops_ = 0;
+  loss_tokens_ = window_tokens_ = 0;
   result_.history.push_back(r);
   if (callbacks.on_step) callbacks.on_step(r);
 }

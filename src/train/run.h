@@ -64,7 +64,7 @@ class TrainRun {
   double seconds_so_far() const;
   double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
-  void report(const StepReport& r, const TrainCallbacks& callbacks);
+  void report(StepReport r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 
@@ -83,8 +83,8 @@ class TrainRun {
   std::vector<std::string> messages_;
   bool saved_ = false;  // the result, by this process
   // Since the last report.
-  double loss_sum_ = 0, window_seconds_ = 0, update_loss_ = 0;
-  int64_t loss_tokens_ = 0, window_tokens_ = 0, window_packs_ = 0;
+  double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
+  int64_t loss_tokens_ = 0, window_tokens_ = 0;
   // Since the start.
   double update_sum_ = 0, eval_sum_ = 0;
   int64_t updates_done_ = 0, evals_done_ = 0;

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "train/preference.h"
 #include "train/run.h"
 
 namespace wick {
@@ -12,15 +13,17 @@ namespace wick {
 namespace {
 
 Json to_json(const StepReport& r) {
-  return Json{{"step", r.step},
-              {"epoch", r.epoch},
-              {"loss", r.loss},
-              {"learning_rate", r.learning_rate},
-              {"grad_norm", r.grad_norm},
-              {"tokens", r.tokens},
-              {"trained_tokens", r.trained_tokens},
-              {"update_loss", r.update_loss},
-              {"tokens_per_second", r.tokens_per_second}};
+  Json j{{"step", r.step},
+         {"epoch", r.epoch},
+         {"loss", r.loss},
+         {"learning_rate", r.learning_rate},
+         {"grad_norm", r.grad_norm},
+         {"tokens", r.tokens},
+         {"trained_tokens", r.trained_tokens},
+         {"update_loss", r.update_loss},
+         {"tokens_per_second", r.tokens_per_second}};
+  add_preference(j, r.preference);
+  return j;
 }
 
 StepReport step_from_json(const Json& j, int64_t steps) {
@@ -35,6 +38,7 @@ StepReport step_from_json(const Json& j, int64_t steps) {
   r.trained_tokens = get_int(j, "trained_tokens", "checkpoint", 0);
   r.tokens_per_second = get_float(j, "tokens_per_second", "checkpoint", 0.0);
   r.update_loss = get_float(j, "update_loss", "checkpoint", 0.0);
+  r.preference = preference_from_json(j);
   return r;
 }
 
@@ -43,6 +47,7 @@ Json to_json(const EvalReport& e) {
       {"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}, {"best", e.best}};
   for (const EvalSample& s : e.samples)
     j["samples"].push_back(Json{{"prompt", s.prompt}, {"answer", s.answer}});
+  add_preference(j, e.preference);
   return j;
 }
 
@@ -54,6 +59,7 @@ EvalReport eval_from_json(const Json& j) {
   e.tokens = get_int(j, "tokens", "checkpoint", 0);
   e.rows = get_int(j, "rows", "checkpoint", 0);
   e.best = get_bool(j, "best", "checkpoint", false);
+  e.preference = preference_from_json(j);
   if (const Json* samples = find_member(j, "samples"); samples && samples->is_array())
     for (const Json& s : *samples)
       e.samples.push_back({get_string(s, "prompt", "checkpoint", std::string()),

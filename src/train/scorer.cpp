@@ -8,8 +8,8 @@ TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& at
   TargetTail tail;
   tail.rows = r.feed("rows", {targets}, DType::kI32);
   tail.targets = r.feed("targets", {targets}, DType::kI32);
-  tail.logp =
-      r.head(r.gather_rows(plan.hidden(), tail.rows), plan.head_weight(), tail.targets, attr);
+  tail.x = r.gather_rows(plan.hidden(), tail.rows);
+  tail.logp = plan.head(tail.x, tail.targets, attr);
   return tail;
 }
 

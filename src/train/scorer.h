@@ -13,6 +13,7 @@ namespace wick {
 // The feeds behind a DecoderPlan that pick the predicted tokens, and the log-probabilities.
 struct TargetTail {
   ValueId rows = kNone, targets = kNone;
+  ValueId x = kNone;     // [M, D]: the targets' rows of the hidden state
   ValueId logp = kNone;  // f32 [M]
 };
 TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr = {});

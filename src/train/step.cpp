@@ -21,6 +21,7 @@ ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
     g.begin = entries[i].offset;
     g.end = g.begin + shape.elements();
     g.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
+    g.lr_scale *= entries[i].lr_scale;
     ParamGroup* last = made.groups.empty() ? nullptr : &made.groups.back();
     if (last && !optimizer_sees_matrices(optimizer) && last->lr_scale == g.lr_scale &&
         last->decay_scale == g.decay_scale && last->set == g.set) {
@@ -101,10 +102,15 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
-    Shape m{options.limits.targets};
-    weight_ = r.feed("weight", m, DType::kF32);
-    segment_ = r.feed("segment", m, DType::kI32);
-    loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    if (options.loss) {
+      loss_kind_ = options.loss();
+      loss_ = loss_kind_->record(*micro_, tail_, options.limits, options.positions);
+    } else {
+      Shape m{options.limits.targets};
+      weight_ = r.feed("weight", m, DType::kF32);
+      segment_ = r.feed("segment", m, DType::kI32);
+      loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+    }
     fuse(micro_->plan());
     grads_value_ = r.state("grads", {trainable_.layout.size()}, DType::kF32);
     backward(r, loss_, micro_->params(), grads_value_);
@@ -155,6 +161,24 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 
 }  // namespace
 
+void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
+  // The rows that a prefix cache keeps are laid for one size, and a loss has one tail.
+  if (prefix_ || loss_kind_) return;
+  for (int64_t size : tokens) {
+    WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
+    StepOptions o = options_;
+    o.limits = {size, std::min(size, options_.limits.targets)};
+    smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
+  }
+}
+
+const TrainStep& TrainStep::fitting(const Pack& pack) const {
+  for (const auto& s : smaller_)
+    if (pack.used_tokens <= s->limits().tokens && pack.used_targets <= s->limits().targets)
+      return *s;
+  return *this;
+}
+
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);
   MemoryForecast eval = scorer_->forecast(backend);
@@ -174,6 +198,16 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
     f.feeds += prefix.feeds;
     f.arena = std::max(f.arena, prefix.arena);
   }
+  for (const auto& s : smaller_) {
+    const MemoryForecast other = forecast_memory(s->micro_plan(), backend);
+    f.feeds += other.feeds;
+    f.arena = std::max(f.arena, other.arena);
+  }
+  if (loss_kind_) {
+    const MemoryForecast beside = loss_kind_->forecast(backend);
+    f.weights += beside.weights;
+    f.feeds += beside.states + beside.feeds + beside.arena;
+  }
   return f;
 }
 
@@ -186,10 +220,13 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
     state_buffers_.push_back(backend.allocate(state.dtype, state.shape.elements()));
   arena_ = backend.allocate(DType::kU8, forecast(backend).arena);
 
-  Bindings micro = micro_->bind(backend, weights);
-  micro[static_cast<size_t>(micro_->params())] = params_;
-  micro[static_cast<size_t>(grads_value_)] = grads_;
-  micro_program_ = backend.compile(micro_->plan(), micro, arena_);
+  compile_micro(backend, weights);
+  for (const auto& s : smaller_) {
+    s->params_ = params_;
+    s->grads_ = grads_;
+    s->arena_ = arena_;
+    s->compile_micro(backend, weights);
+  }
   scorer_->compile(backend, weights, params_, arena_);
   if (prefix_) prefix_->compile(backend, weights, arena_);
   Bindings b(update_.values.size());
@@ -198,7 +235,15 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   for (size_t i = 0; i < states_.size(); ++i)
     b[static_cast<size_t>(state_values_[i])] = state_buffers_[i];
   update_program_ = backend.compile(update_, b, arena_);
+}
 
+void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
+  Bindings micro = micro_->bind(backend, weights);
+  micro[static_cast<size_t>(micro_->params())] = params_;
+  micro[static_cast<size_t>(grads_value_)] = grads_;
+  if (loss_kind_) loss_kind_->compile(backend, micro);
+  micro_program_ = backend.compile(micro_->plan(), micro, arena_);
+  if (loss_kind_) return;
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
   micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
 }
@@ -240,9 +285,11 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed(const Pack& pack, float weight) {
+void TrainStep::feed(const Pack& whole, float weight) {
+  const Pack pack = first_part(whole, options_.limits);
   feed_pack(*micro_program_, *micro_, tail_, pack,
             prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
+  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, weight);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -weight;
@@ -259,17 +306,19 @@ std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) 
   return micro_program_->run_timed();
 }
 
-double TrainStep::loss() const {
+double TrainStep::finish(const Pack& pack) {
+  micro_program_->wait();
+  if (loss_kind_) loss_kind_->read(*micro_program_, pack);
   float loss = 0;
   micro_program_->read(loss_, &loss, sizeof loss);
   return loss;
 }
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
-  feed(pack, weight);
-  micro_program_->run();
-  micro_program_->wait();
-  return loss();
+  TrainStep& s = fitting(pack);
+  s.feed(pack, weight);
+  s.micro_program_->run();
+  return s.finish(pack);
 }
 
 void TrainStep::start_update(std::span<const Hyper> hyper) {
@@ -294,18 +343,13 @@ TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
                                    std::span<const Hyper> hyper) {
   Stepped result;
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) {
-      micro_program_->wait();
-      result.loss += loss();
-    }
-    feed(packs[i], weight);
-    micro_program_->run();
+    if (i > 0) result.loss += fitting(packs[i - 1]).finish(packs[i - 1]);
+    TrainStep& s = fitting(packs[i]);
+    s.feed(packs[i], weight);
+    s.micro_program_->run();
   }
   start_update(hyper);
-  if (!packs.empty()) {
-    micro_program_->wait();
-    result.loss += loss();
-  }
+  if (!packs.empty()) result.loss += fitting(packs.back()).finish(packs.back());
   update_program_->wait();
   result.norm = norms()[0];
   return result;

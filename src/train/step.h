@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "train/loss.h"
 #include "train/optimizer.h"
 #include "train/prefix_cache.h"
 #include "train/scorer.h"
@@ -48,6 +50,7 @@ struct StepOptions {
   bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
   Op optimizer = Op::kAdamw;
+  LossMaker loss = {};  // null: the likelihood of the targets
 };
 
 struct StepForecast {
@@ -61,13 +64,21 @@ class TrainStep {
   TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
             const StepOptions& options);
 
+  // Smaller token budgets, ascending, for packs that would leave most of the limits empty: each is
+  // a program of its own over the same arena, parameters and gradients. Before compile().
+  void add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens);
+  void clear_sizes() { smaller_.clear(); }
+
   StepForecast forecast(const Backend& backend) const;
   // Of one micro-batch, forward and backward.
   double micro_flops() const { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
+  // Of the program that this pack is run by.
+  const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const { return options_.limits; }
+  Loss* loss_kind() const { return loss_kind_.get(); }  // null: the likelihood of the targets
 
   void compile(Backend& backend, ModelWeights& weights);
   // The program below the first trained block, if it was split off; null otherwise.
@@ -86,6 +97,7 @@ class TrainStep {
   BufferPtr params_buffer() const { return params_; }
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
+  // With a loss of another kind, its own sum.
   double accumulate(const Pack& pack, float weight);
   // The same, with the seconds of each step of micro_plan() in place of the loss.
   std::vector<double> accumulate_timed(const Pack& pack, float weight);
@@ -115,8 +127,13 @@ class TrainStep {
   void evaluate(const Pack& pack, std::span<float> logp);
 
  private:
-  void feed(const Pack& pack, float weight);
-  double loss() const;
+  const TrainStep& fitting(const Pack& pack) const;
+  TrainStep& fitting(const Pack& pack) {
+    return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
+  }
+  void compile_micro(Backend& backend, ModelWeights& weights);
+  void feed(const Pack& whole, float weight);
+  double finish(const Pack& pack);
   void record_update();
   void start_update(std::span<const Hyper> hyper);
 
@@ -127,6 +144,7 @@ class TrainStep {
   std::unique_ptr<DecoderPlan> micro_;
   TargetTail tail_;
   ValueId weight_ = kNone, segment_ = kNone, loss_ = kNone, grads_value_ = kNone;
+  std::unique_ptr<Loss> loss_kind_;
   std::unique_ptr<Scorer> scorer_;
   std::unique_ptr<PrefixCache> prefix_;
   Plan update_;
@@ -139,6 +157,7 @@ class TrainStep {
   BufferPtr params_, grads_, arena_;
   std::vector<BufferPtr> state_buffers_;
   std::unique_ptr<Program> micro_program_, update_program_;
+  std::vector<std::unique_ptr<TrainStep>> smaller_;  // of add_sizes; only their micro plan is run
 };
 
 }  // namespace wick

@@ -53,6 +53,12 @@ void Builder::build() {
     case Op::kKlHead:
       kl_head();
       break;
+    case Op::kColumnScale:
+      column_scale();
+      break;
+    case Op::kColumnNorm:
+      column_norm();
+      break;
     case Op::kGradNorm:
       grad_norm();
       break;
@@ -74,9 +80,8 @@ void Builder::build() {
     case Op::kAdamw8:
       adamw8();
       break;
-    case Op::kColumnScale:
-    case Op::kColumnNorm:
     case Op::kSample:
+      sample();
       break;
     case Op::kCopy:
       copy();

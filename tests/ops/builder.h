@@ -138,6 +138,8 @@ class Builder {
   void segment_sum();
   void preference_loss();
   void kl_head();
+  void column_scale();
+  void column_norm();
   void grad_norm();
   // Groups, and an optimizer's hyper (of every set; clip at 5) and norm.
   ParamGroups param_groups();
@@ -148,6 +150,7 @@ class Builder {
   void muon();
   void adafactor();
   void adamw8();
+  void sample();
   void copy();
 
   Case& c_;

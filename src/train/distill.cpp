@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/distill.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "train/step.h"
+
+namespace wick {
+
+ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+                            int64_t positions) {
+  const ReferenceModel& model = options_.teacher;
+  DecoderPlanOptions o;
+  o.tokens = limits.tokens;
+  o.positions = positions;
+  o.source = model.source;
+  teacher_ = std::make_unique<DecoderPlan>(*model.config, *model.weights, o);
+  const Shape x{limits.targets, model.config->hidden};
+  const DType type = model.weights->compute();
+  Recorder& t = teacher_->recorder();
+  teacher_rows_ = t.feed("rows", {limits.tokens}, DType::kI32);
+  teacher_x_ = t.state("teacher_x", x, type);
+  t.copy(teacher_->hidden(), teacher_rows_, teacher_x_);
+  fuse(teacher_->plan());
+  check(teacher_->plan());
+
+  Recorder& r = plan.recorder();
+  plan_ = &plan.plan();
+  x_ = r.state("teacher_x", x, type);
+  const Value& words = teacher_->plan().value(teacher_->head_weight());
+  head_ = r.weight("teacher_head", words.shape, words.dtype);
+  // Where products are made by units of bf16 the plans share the head's weights in a form that
+  // kl_head does not read: it gets a copy in rows.
+  ValueId student_head = plan.head_weight();
+  if (type == DType::kBF16) {
+    const Value own = plan_->value(student_head);
+    own_head_ = student_head = r.weight("student_head", own.shape, own.dtype);
+    for (const WeightSpec& spec : weight_specs(*options_.config))
+      if (spec.name == own.name) own_head_spec_ = spec;
+    WICK_CHECK(!own_head_spec_.name.empty(), own.name, " is no weight of the model");
+  }
+  const float alpha = options_.alpha, temperature = options_.temperature;
+  const Shape targets{limits.targets};
+  weight_ = r.feed("weight", targets, DType::kF32);
+  segment_ = r.feed("segment", targets, DType::kI32);
+  ValueId cost = r.scale(r.kl_head(tail.x, student_head, x_, head_, tail.targets, {temperature}),
+                         alpha * temperature * temperature);
+  if (alpha < 1) cost = r.add(cost, r.scale(tail.logp, alpha - 1.0f));
+  return r.segment_sum(cost, weight_, segment_, 1);
+}
+
+MemoryForecast DistillLoss::forecast(const Backend& backend) const {
+  MemoryForecast f = forecast_memory(teacher_->plan(), backend);
+  if (own_head_ != kNone)
+    f.weights += backend.weight_bytes(plan_->value(own_head_), WeightForm::kRows);
+  return f;
+}
+
+void DistillLoss::compile(Backend& backend, Bindings& bindings) {
+  auto bind = [](Bindings& to, ValueId id) -> BufferPtr& { return to[static_cast<size_t>(id)]; };
+  Bindings teacher = teacher_->bind(backend, *options_.teacher.weights);
+  const std::vector<float>& params = options_.teacher.params;
+  if (!params.empty()) {
+    const auto count = static_cast<int64_t>(params.size());
+    BufferPtr buffer = backend.allocate(DType::kF32, count);
+    backend.upload(*buffer, DType::kF32, 0, count, params.data());
+    bind(teacher, teacher_->params()) = buffer;
+  }
+  const Value& x = teacher_->plan().value(teacher_x_);
+  bind(teacher, teacher_x_) = backend.allocate(x.dtype, x.shape.elements());
+  bind(bindings, x_) = bind(teacher, teacher_x_);
+  bind(bindings, head_) = bind(teacher, teacher_->head_weight());
+  if (own_head_ != kNone)
+    bind(bindings, own_head_) = backend.prepare(plan_->value(own_head_), WeightForm::kRows,
+                                                options_.weights->read(own_head_spec_).data());
+  teacher_program_ = backend.compile(teacher_->plan(), teacher);
+}
+
+void DistillLoss::feed(Program& program, const Pack& pack, float weight) {
+  const DecoderContext& c = teacher_->context();
+  auto feed = [](Program& to, ValueId id, const auto& data) {
+    to.feed(id, data.data(), data.size() * sizeof(data[0]));
+  };
+  std::vector<int32_t> rows(pack.ids.size(), -1);
+  for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
+    rows[static_cast<size_t>(pack.rows[m])] = static_cast<int32_t>(m);
+  feed(*teacher_program_, c.ids, pack.ids);
+  feed(*teacher_program_, c.positions, pack.positions);
+  feed(*teacher_program_, c.begin, pack.begin);
+  feed(*teacher_program_, c.end, pack.end);
+  feed(*teacher_program_, teacher_rows_, rows);
+  teacher_program_->run();
+  teacher_program_->wait();
+
+  std::vector<float> weights(pack.targets.size(), 0.0f);
+  std::vector<int32_t> segments(pack.targets.size(), -1);
+  std::fill_n(weights.begin(), pack.used_targets, weight);
+  std::fill_n(segments.begin(), pack.used_targets, 0);
+  feed(program, weight_, weights);
+  feed(program, segment_, segments);
+}
+
+EvalReport DistillLoss::evaluate(TrainStep& step, std::span<const Pack> packs) {
+  return evaluate_likelihood(step, packs);
+}
+
+}  // namespace wick

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Distillation: α τ² KL(teacher ‖ student) + (1 - α) cross-entropy, mean over the trained tokens.
+// The teacher's forward is a program of its own that leaves its last hidden rows where the training
+// plan reads them; kl_head makes both distributions from hidden rows, a part of the vocabulary at a
+// time.
+#pragma once
+
+#include "train/preference.h"
+
+namespace wick {
+
+struct DistillOptions {
+  ReferenceModel teacher;
+  // Of the model that is trained; must outlive the loss.
+  const ModelConfig* config = nullptr;
+  const ModelWeights* weights = nullptr;
+  float temperature = 1.0f, alpha = 1.0f;
+};
+
+class DistillLoss final : public Loss {
+ public:
+  explicit DistillLoss(DistillOptions options) : options_(std::move(options)) {}
+
+  ValueId record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+                 int64_t positions) override;
+  MemoryForecast forecast(const Backend& backend) const override;
+  void compile(Backend& backend, Bindings& bindings) override;
+  void feed(Program& program, const Pack& pack, float weight) override;
+  EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) override;
+
+ private:
+  DistillOptions options_;
+  std::unique_ptr<DecoderPlan> teacher_;
+  std::unique_ptr<Program> teacher_program_;
+  ValueId teacher_rows_ = kNone, teacher_x_ = kNone;  // of the teacher's plan
+  const Plan* plan_ = nullptr;                        // of training, as all below
+  ValueId x_ = kNone, head_ = kNone, own_head_ = kNone, weight_ = kNone, segment_ = kNone;
+  WeightSpec own_head_spec_;
+};
+
+}  // namespace wick

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loss: what a run minimises where that is not the likelihood of the trained tokens. It records the
+// tail of the training plan, feeds it for each pack, and looks at the held-out rows.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "train/scorer.h"
+#include "wick/trainer.h"
+
+namespace wick {
+
+class TrainStep;
+
+class Loss {
+ public:
+  virtual ~Loss() = default;
+
+  // From the targets' log-probabilities to a scalar; the last op is a segment_sum.
+  virtual ValueId record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+                         int64_t positions) = 0;
+  // What it takes beside the plan.
+  virtual MemoryForecast forecast(const Backend&) const { return {}; }
+  // Adds the buffers of what it recorded, and compiles programs of its own.
+  virtual void compile(Backend&, Bindings&) {}
+
+  // Once, while the parameters are those of the start.
+  virtual void prepare(TrainStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
+  // What the mean over an update counts in this pack: tokens, pairs, answers.
+  virtual int64_t count(const Pack& pack) const { return pack.used_targets; }
+  // Before the packs of an update.
+  virtual void begin_update(TrainStep&, std::span<const Pack>) {}
+  // The feeds of what record() recorded; `weight` is one over the update's count.
+  virtual void feed(Program& program, const Pack& pack, float weight) = 0;
+  // After a pack has run.
+  virtual void read(const Program&, const Pack&) {}
+  // Of the packs since the last call.
+  virtual PreferenceReport take_report() { return {}; }
+
+  // Loss, tokens, rows and rewards of held-out packs.
+  virtual EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) = 0;
+};
+
+// Of the targets' likelihood: what runs without a Loss report.
+EvalReport evaluate_likelihood(TrainStep& step, std::span<const Pack> packs);
+
+// A loss for each step that is recorded.
+using LossMaker = std::function<std::unique_ptr<Loss>()>;
+
+}  // namespace wick

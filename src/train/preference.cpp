@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/preference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "data/preference.h"
+#include "plan/preference.h"
+#include "train/step.h"
+
+namespace wick {
+namespace {
+
+using Compare = PreferenceAttr::Kind;
+
+// Where a target's log p belongs: 2 * its row in the pack, + 1 of a rejected sequence.
+size_t sequence_of(const Pack& pack, size_t m) {
+  return 2 * static_cast<size_t>(pack.segment[m]) + ((pack.marks[m] & Pack::kRejected) != 0);
+}
+bool in_answer(const Pack& pack, size_t m) { return (pack.marks[m] & 1) != 0; }
+bool in_chosen(const Pack& pack, size_t m) { return (pack.marks[m] & Pack::kRejected) == 0; }
+
+// Per sequence of a pack, [2 * rows].
+struct Sums {
+  std::vector<double> logp, tokens;
+};
+Sums sum_sequences(const Pack& pack, std::span<const float> logp) {
+  Sums sums;
+  sums.logp.assign(2 * pack.examples.size(), 0.0);
+  sums.tokens = sums.logp;
+  for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m) {
+    if (!in_answer(pack, m)) continue;
+    if (!logp.empty()) sums.logp[sequence_of(pack, m)] += static_cast<double>(logp[m]);
+    sums.tokens[sequence_of(pack, m)] += 1;
+  }
+  return sums;
+}
+
+int64_t chosen_tokens(const Pack& pack) {
+  int64_t n = 0;
+  for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m) n += in_chosen(pack, m);
+  return n;
+}
+
+template <typename T>
+void feed_all(Program& program, ValueId id, const std::vector<T>& data) {
+  program.feed(id, data.data(), data.size() * sizeof(T));
+}
+
+constexpr int64_t kRowsAtOnce = 256;  // of which packs are made
+
+}  // namespace
+
+ValueId PreferenceLoss::record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+                               int64_t positions) {
+  limits_ = limits;
+  if (options_.reference) {
+    const ReferenceModel& model = *options_.reference;
+    reference_ =
+        std::make_unique<Scorer>(*model.config, *model.weights, model.source, limits, positions);
+  }
+  Recorder& r = plan.recorder();
+  const Shape targets{limits.targets}, pairs{options_.pairs}, sequences{2 * options_.pairs};
+  sum_weight_ = r.feed("answer_weight", targets, DType::kF32);
+  sum_segment_ = r.feed("answer_segment", targets, DType::kI32);
+  reference_feed_ = r.feed("reference", sequences, DType::kF32);
+  tokens_ = r.feed("answer_tokens", sequences, DType::kF32);
+  pair_weight_ = r.feed("pair_weight", pairs, DType::kF32);
+  pair_segment_ = r.feed("pair_segment", pairs, DType::kI32);
+  ValueId sums = r.segment_sum(tail.logp, sum_weight_, sum_segment_, 2 * options_.pairs);
+  Recorder::Preference made = r.preference_loss(sums, reference_feed_, tokens_, options_.attr);
+  ValueId cost = made.loss;
+  if (is(Compare::kOrpo)) {
+    likelihood_weight_ = r.feed("likelihood_weight", targets, DType::kF32);
+    likelihood_segment_ = r.feed("likelihood_segment", targets, DType::kI32);
+    cost = r.add(cost,
+                 r.segment_sum(tail.logp, likelihood_weight_, likelihood_segment_, options_.pairs));
+  }
+  reward_ = made.reward;
+  plan.plan().results.push_back(reward_);
+  return r.segment_sum(cost, pair_weight_, pair_segment_, 1);
+}
+
+MemoryForecast PreferenceLoss::forecast(const Backend& backend) const {
+  if (!reference_) return {};
+  MemoryForecast f = reference_->forecast(backend);
+  if (!options_.reference->own_weights) f.weights = 0;
+  return f;
+}
+
+void PreferenceLoss::compile(Backend& backend, Bindings&) {
+  if (!reference_) return;
+  const std::vector<float>& params = options_.reference->params;
+  BufferPtr buffer;
+  if (!params.empty()) {
+    const auto count = static_cast<int64_t>(params.size());
+    buffer = backend.allocate(DType::kF32, count);
+    backend.upload(*buffer, DType::kF32, 0, count, params.data());
+  }
+  reference_->compile(backend, *options_.reference->weights, buffer, nullptr);
+}
+
+void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp) {
+  if (reference_)
+    reference_->score(pack, logp);
+  else
+    step.evaluate(pack, logp);
+}
+
+std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& set) {
+  std::vector<float> sums(2 * static_cast<size_t>(set.size()), 0.0f);
+  if (!options_.uses_reference) return sums;
+  std::vector<float> logp(static_cast<size_t>(limits_.targets));
+  for (int64_t first = 0; first < set.size(); first += kRowsAtOnce) {
+    std::vector<int64_t> rows(static_cast<size_t>(std::min(kRowsAtOnce, set.size() - first)));
+    std::iota(rows.begin(), rows.end(), first);
+    for (const Pack& pack : pack_rows(set, rows, limits_, options_.seed, 0, options_.packing)) {
+      ask_reference(step, pack, logp);
+      const Sums made = sum_sequences(pack, logp);
+      for (size_t s = 0; s < made.logp.size(); ++s)
+        sums[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2] =
+            static_cast<float>(made.logp[s]);
+    }
+  }
+  return sums;
+}
+
+void PreferenceLoss::prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) {
+  train_ = &train;
+  valid_ = valid;
+  train_sums_ = reference_sums(step, train);
+  if (valid) valid_sums_ = reference_sums(step, *valid);
+}
+
+int64_t PreferenceLoss::count(const Pack& pack) const {
+  if (!is(Compare::kKto)) return static_cast<int64_t>(pack.examples.size());
+  const Sums sums = sum_sequences(pack, {});
+  return std::count_if(sums.tokens.begin(), sums.tokens.end(), [](double n) { return n > 0; });
+}
+
+double PreferenceLoss::estimate_divergence(TrainStep& step, const ExampleSet& set,
+                                           std::span<const Pack> packs) {
+  if (!is(Compare::kKto)) return 0;
+  std::vector<int64_t> rows;
+  for (const Pack& pack : packs)
+    rows.insert(rows.end(), pack.examples.begin(), pack.examples.end());
+  std::sort(rows.begin(), rows.end());
+  const ExampleSet others = mismatched(set, rows, std::min(options_.max_tokens, limits_.tokens));
+  std::vector<int64_t> all(static_cast<size_t>(others.size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  std::vector<float> logp(static_cast<size_t>(limits_.targets)), reference = logp;
+  double sum = 0;
+  for (const Pack& pack : pack_rows(others, all, limits_, options_.seed, 0, options_.packing)) {
+    step.evaluate(pack, logp);
+    std::fill(reference.begin(), reference.end(), 0.0f);
+    if (options_.uses_reference) ask_reference(step, pack, reference);
+    for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
+      sum += static_cast<double>(logp[m]) - static_cast<double>(reference[m]);
+  }
+  return std::max(0.0, sum / static_cast<double>(std::max<int64_t>(1, others.size())));
+}
+
+void PreferenceLoss::begin_update(TrainStep& step, std::span<const Pack> packs) {
+  divergence_ = estimate_divergence(step, *train_, packs);
+  int64_t pairs = 0, tokens = 0;
+  for (const Pack& pack : packs) {
+    pairs += static_cast<int64_t>(pack.examples.size());
+    tokens += chosen_tokens(pack);
+  }
+  likelihood_share_ =
+      static_cast<double>(pairs) / static_cast<double>(std::max<int64_t>(1, tokens));
+}
+
+void PreferenceLoss::feed(Program& program, const Pack& pack, float weight) {
+  const size_t targets = pack.targets.size(), rows = pack.examples.size(),
+               most = static_cast<size_t>(options_.pairs);
+  WICK_CHECK(rows <= most, rows, " rows in a pack of at most ", most);
+  std::vector<float> weights(targets, 0.0f);
+  std::vector<int32_t> segments(targets, -1);
+  for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m) {
+    if (!in_answer(pack, m)) continue;
+    weights[m] = 1.0f;
+    segments[m] = static_cast<int32_t>(sequence_of(pack, m));
+  }
+  feed_all(program, sum_weight_, weights);
+  feed_all(program, sum_segment_, segments);
+  if (is(Compare::kOrpo)) {
+    for (size_t m = 0; m < targets; ++m) {
+      const bool counts = m < static_cast<size_t>(pack.used_targets) && in_chosen(pack, m);
+      weights[m] = counts ? -static_cast<float>(likelihood_share_) : 0.0f;
+      segments[m] = counts ? pack.segment[m] : -1;
+    }
+    feed_all(program, likelihood_weight_, weights);
+    feed_all(program, likelihood_segment_, segments);
+  }
+  const Sums sums = sum_sequences(pack, {});
+  std::vector<float> reference(2 * most, 0.0f), tokens(2 * most, 0.0f), pair_weight(most, 0.0f);
+  std::vector<int32_t> pair_segment(most, -1);
+  for (size_t s = 0; s < 2 * rows; ++s) {
+    tokens[s] = static_cast<float>(sums.tokens[s]);
+    const float given = train_sums_[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2];
+    reference[s] = static_cast<float>(static_cast<double>(given) + divergence_);
+  }
+  std::fill_n(pair_weight.begin(), rows, weight);
+  std::fill_n(pair_segment.begin(), rows, 0);
+  feed_all(program, reference_feed_, reference);
+  feed_all(program, tokens_, tokens);
+  feed_all(program, pair_weight_, pair_weight);
+  feed_all(program, pair_segment_, pair_segment);
+}
+
+void PreferenceLoss::read(const Program& program, const Pack& pack) {
+  std::vector<float> reward(2 * static_cast<size_t>(options_.pairs));
+  program.read(reward_, reward.data(), reward.size() * sizeof(float));
+  const Sums sums = sum_sequences(pack, {});
+  const double shift = static_cast<double>(options_.attr.beta) * divergence_;
+  for (size_t p = 0; p < pack.examples.size(); ++p) {
+    const bool has[2] = {sums.tokens[2 * p] > 0, sums.tokens[2 * p + 1] > 0};
+    const double r[2] = {static_cast<double>(reward[2 * p]) + shift,
+                         static_cast<double>(reward[2 * p + 1]) + shift};
+    chosen_ += has[0] ? r[0] : 0;
+    rejected_ += has[1] ? r[1] : 0;
+    chosen_count_ += has[0];
+    rejected_count_ += has[1];
+    pairs_ += has[0] && has[1];
+    right_ += has[0] && has[1] && r[0] > r[1];
+  }
+}
+
+namespace {
+
+PreferenceReport make_report(double chosen, int64_t chosen_count, double rejected,
+                             int64_t rejected_count, int64_t pairs, int64_t right) {
+  auto over = [](double sum, int64_t n) {
+    return sum / static_cast<double>(std::max<int64_t>(1, n));
+  };
+  PreferenceReport report;
+  report.present = true;
+  report.chosen = over(chosen, chosen_count);
+  report.rejected = over(rejected, rejected_count);
+  report.margin = report.chosen - report.rejected;
+  report.accuracy = over(static_cast<double>(right), pairs);
+  return report;
+}
+
+}  // namespace
+
+PreferenceReport PreferenceLoss::take_report() {
+  PreferenceReport report =
+      make_report(chosen_, chosen_count_, rejected_, rejected_count_, pairs_, right_);
+  report.divergence = divergence_;
+  chosen_ = rejected_ = 0;
+  chosen_count_ = rejected_count_ = pairs_ = right_ = 0;
+  return report;
+}
+
+EvalReport PreferenceLoss::evaluate(TrainStep& step, std::span<const Pack> packs) {
+  const double shift = estimate_divergence(step, *valid_, packs);
+  std::vector<float> logp(static_cast<size_t>(limits_.targets));
+  double cost = 0, likelihood = 0, reward[2] = {0, 0};
+  int64_t counted = 0, tokens = 0, both = 0, right = 0, counts[2] = {0, 0};
+  EvalReport e;
+  for (const Pack& pack : packs) {
+    step.evaluate(pack, logp);
+    const Sums sums = sum_sequences(pack, logp);
+    for (size_t p = 0; p < pack.examples.size(); ++p) {
+      double l[2], reference[2], n[2];
+      for (size_t i = 0; i < 2; ++i) {
+        l[i] = sums.logp[2 * p + i];
+        n[i] = sums.tokens[2 * p + i];
+        reference[i] =
+            static_cast<double>(valid_sums_[2 * static_cast<size_t>(pack.examples[p]) + i]) + shift;
+      }
+      const PairCost<double> made = preference_cost(options_.attr, l, reference, n);
+      cost += made.loss;
+      for (size_t i = 0; i < 2; ++i) {
+        if (n[i] <= 0) continue;
+        reward[i] += made.reward[i] + static_cast<double>(options_.attr.beta) * shift;
+        ++counts[i];
+      }
+      both += n[0] > 0 && n[1] > 0;
+      right += n[0] > 0 && n[1] > 0 && made.reward[0] > made.reward[1];
+    }
+    counted += count(pack);
+    for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
+      likelihood -= in_chosen(pack, m) ? static_cast<double>(logp[m]) : 0;
+    tokens += chosen_tokens(pack);
+    e.tokens += pack.used_targets;
+    e.rows += static_cast<int64_t>(pack.examples.size());
+  }
+  e.loss = cost / static_cast<double>(std::max<int64_t>(1, counted));
+  if (is(Compare::kOrpo)) e.loss += likelihood / static_cast<double>(std::max<int64_t>(1, tokens));
+  e.preference = make_report(reward[0], counts[0], reward[1], counts[1], both, right);
+  e.preference.divergence = shift;
+  return e;
+}
+
+void add_preference(Json& report, const PreferenceReport& p) {
+  if (!p.present) return;
+  report["preference"] = Json{{"chosen", p.chosen},
+                              {"rejected", p.rejected},
+                              {"margin", p.margin},
+                              {"accuracy", p.accuracy},
+                              {"divergence", p.divergence}};
+}
+
+PreferenceReport preference_from_json(const Json& report) {
+  PreferenceReport p;
+  const Json* j = find_member(report, "preference");
+  if (!j) return p;
+  p.present = true;
+  p.chosen = get_float(*j, "chosen", "checkpoint", 0.0);
+  p.rejected = get_float(*j, "rejected", "checkpoint", 0.0);
+  p.margin = get_float(*j, "margin", "checkpoint", 0.0);
+  p.accuracy = get_float(*j, "accuracy", "checkpoint", 0.0);
+  p.divergence = get_float(*j, "divergence", "checkpoint", 0.0);
+  return p;
+}
+
+}  // namespace wick

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// DPO, SimPO, ORPO and KTO. The formulas are those of plan/op.h (PreferenceAttr); means are TRL's:
+// over the pairs of an update, of KTO over its answers, and ORPO's likelihood over all tokens of
+// its chosen sequences.
+//
+// The reference's sums of log p are made once, before the first update: by the start state of what
+// is trained, or by a model of their own. They are made again on resume, with the same bits, since
+// a row's do not depend on its pack. KTO's divergence is estimated before each update from the
+// answers of that update, each behind the prompt of another.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "train/loss.h"
+
+namespace wick {
+
+// A model that is only asked. All but the numbers must outlive the loss.
+struct ReferenceModel {
+  const ModelConfig* config = nullptr;
+  ModelWeights* weights = nullptr;
+  ParamSource source;
+  std::vector<float> params;  // of the source
+  bool own_weights = false;   // not those of the model that is trained
+};
+
+struct PreferenceOptions {
+  PreferenceAttr attr;
+  int64_t pairs = 0;                        // rows of an update: the most in a pack
+  int64_t max_tokens = 0;                   // of a mismatched sequence
+  bool uses_reference = true;               // DPO, KTO; else their reference is 0
+  std::optional<ReferenceModel> reference;  // none: the start state, asked before the first update
+  uint64_t seed = 0;
+  bool packing = true;
+};
+
+class PreferenceLoss final : public Loss {
+ public:
+  explicit PreferenceLoss(PreferenceOptions options) : options_(std::move(options)) {}
+
+  ValueId record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+                 int64_t positions) override;
+  MemoryForecast forecast(const Backend& backend) const override;
+  void compile(Backend& backend, Bindings& bindings) override;
+  void prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) override;
+  int64_t count(const Pack& pack) const override;
+  void begin_update(TrainStep& step, std::span<const Pack> packs) override;
+  void feed(Program& program, const Pack& pack, float weight) override;
+  void read(const Program& program, const Pack& pack) override;
+  PreferenceReport take_report() override;
+  EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) override;
+
+  // Of each row: chosen and rejected; 0 without a reference. For tests.
+  const std::vector<float>& reference_sums() const { return train_sums_; }
+  double divergence() const { return divergence_; }
+
+ private:
+  bool is(PreferenceAttr::Kind kind) const { return options_.attr.kind == kind; }
+  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp);
+  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& set);
+  double estimate_divergence(TrainStep& step, const ExampleSet& set, std::span<const Pack> packs);
+
+  PreferenceOptions options_;
+  PackLimits limits_;
+  std::unique_ptr<Scorer> reference_;
+  ValueId sum_weight_ = kNone, sum_segment_ = kNone, reference_feed_ = kNone, tokens_ = kNone,
+          likelihood_weight_ = kNone, likelihood_segment_ = kNone, pair_weight_ = kNone,
+          pair_segment_ = kNone, reward_ = kNone;
+
+  const ExampleSet *train_ = nullptr, *valid_ = nullptr;
+  std::vector<float> train_sums_, valid_sums_;  // [2 * rows]
+  double divergence_ = 0;                       // of this update
+  double likelihood_share_ = 0;                 // pairs over the tokens of chosen sequences
+
+  // Since the last report.
+  double chosen_ = 0, rejected_ = 0;
+  int64_t chosen_count_ = 0, rejected_count_ = 0, pairs_ = 0, right_ = 0;
+};
+
+// As "preference" in the JSON of a report, where there is one.
+void add_preference(Json& report, const PreferenceReport& preference);
+PreferenceReport preference_from_json(const Json& report);
+
+}  // namespace wick
