@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --prefix-cache --prefix-cache-size --loss --beta --label-smoothing --simpo-gamma --desirable-weight --undesirable-weight --reference --teacher --teacher-adapter --distill-temperature --distill-alpha --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -37,6 +37,19 @@ _wick() {
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
         --skip-below) COMPREPLY=(); return ;;
+        --prefix-cache) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --prefix-cache-size) COMPREPLY=(); return ;;
+        --loss) COMPREPLY=($(compgen -W "sft dpo simpo orpo kto distill" -- "$cur")); return ;;
+        --beta) COMPREPLY=(); return ;;
+        --label-smoothing) COMPREPLY=(); return ;;
+        --simpo-gamma) COMPREPLY=(); return ;;
+        --desirable-weight) COMPREPLY=(); return ;;
+        --undesirable-weight) COMPREPLY=(); return ;;
+        --reference) COMPREPLY=(); return ;;
+        --teacher) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --teacher-adapter) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --distill-temperature) COMPREPLY=(); return ;;
+        --distill-alpha) COMPREPLY=(); return ;;
         --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
         --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;
@@ -211,7 +224,7 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --prefix-cache --prefix-cache-size --loss --beta --label-smoothing --simpo-gamma --desirable-weight --undesirable-weight --reference --teacher --teacher-adapter --distill-temperature --distill-alpha --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -240,6 +253,19 @@ _wick() {
         --iters) COMPREPLY=(); return ;;
         --memory) COMPREPLY=(); return ;;
         --skip-below) COMPREPLY=(); return ;;
+        --prefix-cache) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --prefix-cache-size) COMPREPLY=(); return ;;
+        --loss) COMPREPLY=($(compgen -W "sft dpo simpo orpo kto distill" -- "$cur")); return ;;
+        --beta) COMPREPLY=(); return ;;
+        --label-smoothing) COMPREPLY=(); return ;;
+        --simpo-gamma) COMPREPLY=(); return ;;
+        --desirable-weight) COMPREPLY=(); return ;;
+        --undesirable-weight) COMPREPLY=(); return ;;
+        --reference) COMPREPLY=(); return ;;
+        --teacher) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --teacher-adapter) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --distill-temperature) COMPREPLY=(); return ;;
+        --distill-alpha) COMPREPLY=(); return ;;
         --optimizer) COMPREPLY=($(compgen -W "adamw adam" -- "$cur")); return ;;
         --learning-rate) COMPREPLY=(); return ;;
         --lr-schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$cur")); return ;;

@@ -47,7 +47,7 @@ struct StepOptions {
   // The blocks below the first trained one are a program of their own whose rows can be kept.
   bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
-  LossMaker loss;        // null: the likelihood of the targets
+  LossMaker loss = {};   // null: the likelihood of the targets
 };
 
 struct StepForecast {
