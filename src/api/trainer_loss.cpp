@@ -128,6 +128,9 @@ void Trainer::Impl::open_reference() {
   if (o.loss != "dpo" && o.loss != "kto") return;
   Model::Impl& m = model->impl();
   if (o.reference == "none") return;
+  const int64_t rows = train.size() + (valid ? valid->size() : 0);
+  if (!forecast.assumed_rows)
+    messages.push_back(cat("before the first update the reference reads all ", rows, " rows once"));
   if (o.reference == "base") {
     // DPO asks once, before the first update, and then the state it asks is that of the model that
     // is trained; KTO asks on.

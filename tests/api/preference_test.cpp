@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs with losses of preferences and of distillation on the embedded model: they learn, stop and
+// resume to the bit, and do not depend on packing.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "wick/wick.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string pair_row(int i) {
+  return cat(R"({"prompt":"Say the word number)", i, R"(","chosen":"number)", i,
+             R"( it is","rejected":"I do not know that word, sorry"})", "\n");
+}
+
+class PreferenceRun : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / cat("wick_preference_", ::getpid());
+    fs::remove_all(root_);
+    make_folder(root_ / "data");
+    std::string rows, held_out;
+    for (int i = 0; i < 13; ++i) rows += pair_row(i);
+    if (GetParam() == "kto")
+      for (int i = 20; i < 24; ++i)
+        rows += cat(R"({"prompt":"Say the word number)", i, R"(","completion":"number)", i,
+                    R"( it is","label":)", i % 2 == 0 ? "true" : "false", "}\n");
+    for (int i = 30; i < 33; ++i) held_out += pair_row(i);
+    if (GetParam() == "distill")
+      for (std::string* text : {&rows, &held_out})
+        for (size_t at; (at = text->find("\"chosen\"")) != std::string::npos;)
+          text->replace(at, 8, "\"completion\"");
+    write_file(root_ / "data/train.jsonl", rows);
+    write_file(root_ / "data/valid.jsonl", held_out);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  TrainOptions options(const std::string& name) const {
+    TrainOptions o;
+    o.data = (root_ / "data").string();
+    o.adapter_path = (root_ / name).string();
+    o.loss = GetParam();
+    if (o.loss == "distill") o.teacher = std::string(WICK_SOURCE_DIR) + "/models/tiny";
+    o.rank = 4;
+    o.batch_size = 4;
+    o.iters = 7;
+    o.learning_rate = 5e-3;
+    o.steps_per_report = 1;
+    o.save_every = 3;
+    return o;
+  }
+  TrainResult run(const TrainOptions& o, const TrainCallbacks& callbacks = {}) {
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    return Trainer(model, o).run(callbacks);
+  }
+  std::string adapter(const std::string& name) const {
+    return read_file(root_ / name / "adapter_model.safetensors");
+  }
+
+  fs::path root_;
+  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+};
+
+TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
+  const TrainResult whole = run(options("whole"));
+  EXPECT_EQ(whole.steps, 7);
+  EXPECT_LT(whole.history.back().loss, whole.history.front().loss);
+  EXPECT_LT(whole.valid_loss, whole.first_valid_loss);
+  const PreferenceReport &first = whole.evals.front().preference,
+                         &last = whole.evals.back().preference;
+  if (GetParam() == "distill") {
+    EXPECT_FALSE(last.present);
+  } else {
+    EXPECT_TRUE(last.present);
+    EXPECT_GT(last.margin, first.margin);
+    EXPECT_EQ(last.accuracy, 1.0);
+    EXPECT_TRUE(whole.history.back().preference.present);
+  }
+  if (GetParam() == "dpo") {
+    // The start state is the reference.
+    EXPECT_NEAR(whole.evals.front().loss, std::log(2.0), 1e-6);
+    EXPECT_NEAR(first.chosen, 0, 1e-6);
+  }
+
+  int updates = 0;
+  const TrainResult half = run(options("half"), {.should_stop = [&] { return ++updates == 4; }});
+  EXPECT_TRUE(half.interrupted);
+  TrainOptions again = options("half");
+  again.resume = true;
+  const TrainResult rest = run(again);
+  EXPECT_EQ(rest.steps, 7);
+  EXPECT_EQ(adapter("whole"), adapter("half"));
+  EXPECT_EQ(rest.evals.front().preference.margin, first.margin);
+
+  again.beta = 0.77;
+  again.distill_alpha = 0.77;
+  EXPECT_THROW(run(again), Error);
+}
+
+TEST_P(PreferenceRun, PackingDoesNotChangeWhatIsLearnt) {
+  TrainOptions o = options("packed");
+  const TrainResult packed = run(o);
+  o.adapter_path = (root_ / "alone").string();
+  o.packing = false;
+  const TrainResult alone = run(o);
+  ASSERT_EQ(packed.history.size(), alone.history.size());
+  EXPECT_NEAR(packed.history[0].loss, alone.history[0].loss, 1e-5);
+  for (size_t i = 0; i < packed.history.size(); ++i)
+    EXPECT_NEAR(packed.history[i].loss, alone.history[i].loss, 1e-3) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Losses, PreferenceRun,
+                         testing::Values("dpo", "simpo", "orpo", "kto", "distill"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace wick
