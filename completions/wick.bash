@@ -8,7 +8,7 @@ _wick() {
   fi
   case "${COMP_WORDS[1]}" in
     train)
-      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --prefix-cache --prefix-cache-size --loss --beta --label-smoothing --simpo-gamma --desirable-weight --undesirable-weight --reference --teacher --teacher-adapter --distill-temperature --distill-alpha --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --target-modules --num-layers --init-adapter --resume-adapter-file --rslora --use-rslora --dora --use-dora --init --init-lora-weights --lora-plus-ratio --rank-pattern --alpha-pattern --layers-to-transform --exclude-modules --modules-to-save --trainable-token-indices --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -23,14 +23,22 @@ _wick() {
         --text-feature) COMPREPLY=(); return ;;
         --chat-feature) COMPREPLY=(); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --fine-tune-type) COMPREPLY=($(compgen -W "lora full" -- "$cur")); return ;;
+        --fine-tune-type) COMPREPLY=($(compgen -W "lora dora full" -- "$cur")); return ;;
         --rank|--lora-rank) COMPREPLY=(); return ;;
         --alpha|--lora-alpha) COMPREPLY=(); return ;;
         --scale) COMPREPLY=(); return ;;
         --lora-dropout) COMPREPLY=(); return ;;
-        --targets) COMPREPLY=(); return ;;
+        --targets|--target-modules) COMPREPLY=(); return ;;
         --num-layers) COMPREPLY=(); return ;;
         --init-adapter|--resume-adapter-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --init|--init-lora-weights) COMPREPLY=($(compgen -W "default gaussian pissa" -- "$cur")); return ;;
+        --lora-plus-ratio) COMPREPLY=(); return ;;
+        --rank-pattern) COMPREPLY=(); return ;;
+        --alpha-pattern) COMPREPLY=(); return ;;
+        --layers-to-transform) COMPREPLY=(); return ;;
+        --exclude-modules) COMPREPLY=(); return ;;
+        --modules-to-save) COMPREPLY=(); return ;;
+        --trainable-token-indices) COMPREPLY=(); return ;;
         --batch-size) COMPREPLY=(); return ;;
         --grad-accumulation-steps) COMPREPLY=(); return ;;
         --epochs) COMPREPLY=(); return ;;
@@ -224,7 +232,7 @@ _wick() {
         --date) COMPREPLY=(); return ;;
       esac ;;
     plan)
-      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --num-layers --init-adapter --resume-adapter-file --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --prefix-cache --prefix-cache-size --loss --beta --label-smoothing --simpo-gamma --desirable-weight --undesirable-weight --reference --teacher --teacher-adapter --distill-temperature --distill-alpha --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
+      flags="-h --help --version -c --config --print --model --dtype --quantize --group-size --seed --random-weights --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --adapter-path --fine-tune-type --rank --lora-rank --alpha --lora-alpha --scale --lora-dropout --targets --target-modules --num-layers --init-adapter --resume-adapter-file --rslora --use-rslora --dora --use-dora --init --init-lora-weights --lora-plus-ratio --rank-pattern --alpha-pattern --layers-to-transform --exclude-modules --modules-to-save --trainable-token-indices --batch-size --grad-accumulation-steps --epochs --iters --shuffle --no-shuffle --packing --no-packing --memory --grad-checkpoint --skip-below --resume --optimizer --learning-rate --lr-schedule --warmup --warmup-init --lr-end --lr-decay-steps --weight-decay --grad-clip --beta1 --beta2 --eps --steps-per-report --steps-per-eval --val-batches --save-every --save-dtype --test --test-batches --sample-prompt --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --shape --json -q --quiet"
       case "$prev" in
         -c|--config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --model) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -239,14 +247,22 @@ _wick() {
         --text-feature) COMPREPLY=(); return ;;
         --chat-feature) COMPREPLY=(); return ;;
         --adapter-path) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --fine-tune-type) COMPREPLY=($(compgen -W "lora full" -- "$cur")); return ;;
+        --fine-tune-type) COMPREPLY=($(compgen -W "lora dora full" -- "$cur")); return ;;
         --rank|--lora-rank) COMPREPLY=(); return ;;
         --alpha|--lora-alpha) COMPREPLY=(); return ;;
         --scale) COMPREPLY=(); return ;;
         --lora-dropout) COMPREPLY=(); return ;;
-        --targets) COMPREPLY=(); return ;;
+        --targets|--target-modules) COMPREPLY=(); return ;;
         --num-layers) COMPREPLY=(); return ;;
         --init-adapter|--resume-adapter-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        --init|--init-lora-weights) COMPREPLY=($(compgen -W "default gaussian pissa" -- "$cur")); return ;;
+        --lora-plus-ratio) COMPREPLY=(); return ;;
+        --rank-pattern) COMPREPLY=(); return ;;
+        --alpha-pattern) COMPREPLY=(); return ;;
+        --layers-to-transform) COMPREPLY=(); return ;;
+        --exclude-modules) COMPREPLY=(); return ;;
+        --modules-to-save) COMPREPLY=(); return ;;
+        --trainable-token-indices) COMPREPLY=(); return ;;
         --batch-size) COMPREPLY=(); return ;;
         --grad-accumulation-steps) COMPREPLY=(); return ;;
         --epochs) COMPREPLY=(); return ;;

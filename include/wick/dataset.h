@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dataset: JSON lines as tokens, and which of them carry loss.
+// Dataset: rows of JSON lines, JSON arrays or CSV as tokens, and which of them carry loss.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,16 @@
 #include "wick/model.h"
 
 namespace wick {
+
+// A file (.jsonl, .json, .csv), or a folder with one per split: train, valid (validation, val, dev)
+// and test.
+struct DataSource {
+  std::string path;
+  double weight = 1;  // how often an epoch has each of its rows: 2 twice, 0.5 a half, drawn anew
+};
+// "PATH" or "PATH:WEIGHT"; a path that is there is never taken apart.
+// Throws: kInvalidArgument for a weight that is not above 0.
+DataSource parse_data_source(const std::string& text);
 
 struct DatasetOptions {
   bool mask_prompt = true;                // loss on assistant turns and completions only
@@ -35,7 +46,9 @@ struct DatasetRow {
 };
 
 struct DatasetIssue {
-  std::string kind;  // cut, no_trained_token, no_stop_token, duplicate, other
+  // Of a data set: cut, no_trained_token, no_stop_token, duplicate, other. Of check_data: those
+  // that docs/data.md lists.
+  std::string kind;
   std::string file;
   int64_t line = 0;  // 0: the whole file
   std::string what;
@@ -46,18 +59,48 @@ struct DatasetStats {
   int64_t shortest = 0, longest = 0, median = 0, p90 = 0;  // tokens per row
 };
 
+// What check_data found in the files of one split.
+struct DataSplit {
+  std::string split;
+  std::vector<std::string> files = {};
+  int64_t rows = 0, rows_read = 0;  // with trained tokens; all, readable or not
+  int64_t rows_over_limit = 0;
+  int64_t tokens = 0, trained_tokens = 0;                  // after cutting
+  std::map<std::string, int64_t> formats = {};             // rows of each
+  int64_t shortest = 0, longest = 0, median = 0, p90 = 0;  // tokens per row, before cutting
+  std::vector<int64_t> lengths = {};
+  std::string written = {};  // the cleaned copy
+  int64_t rows_written = 0;
+};
+
+struct DataCheck {
+  std::vector<DatasetIssue> findings;
+  std::vector<DataSplit> splits;
+  std::vector<std::string> fixes;  // what the cleaned copy leaves out or has otherwise
+};
+
+// Looks at every row of the splits (train, valid, test; those that are there) and reports all that
+// is wrong, unreadable rows included. `fix`, if not "": a folder for a cleaned copy as JSON lines.
+// Throws: kNotFound, kIo, kInvalidArgument.
+DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
+                     const std::vector<std::string>& splits, const DatasetOptions& options = {},
+                     const std::string& fix = {});
+
 class Dataset {
  public:
-  // `path` is a JSON-lines file or a folder with train.jsonl, valid.jsonl, test.jsonl; `split` is
-  // train, valid or test. Throws: kNotFound; kCorruptFile as "file:line: what"; kInvalidArgument.
+  // `split` is train, valid or test; of several sources those that have it are read one after the
+  // other. Throws: kNotFound; kCorruptFile as "file:line: what"; kInvalidArgument.
+  static Dataset load(const Model& model, const std::vector<DataSource>& sources,
+                      const std::string& split, const DatasetOptions& options = {});
   static Dataset load(const Model& model, const std::string& path, const std::string& split,
                       const DatasetOptions& options = {});
   ~Dataset();
   Dataset(Dataset&&) noexcept;
   Dataset& operator=(Dataset&&) noexcept;
 
-  // Whether the folder has that split.
+  // Whether the folder, or one of them, has that split. A file is its own train split only.
   static bool has_split(const std::string& path, const std::string& split);
+  static bool has_split(const std::vector<DataSource>& sources, const std::string& split);
 
   int64_t size() const;
   DatasetRow row(int64_t index) const;

@@ -34,6 +34,9 @@ struct Forecast {
   double total_seconds = 0;   // updates and looks at the held-out rows
   bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
   int64_t disk_bytes = 0;     // of what is saved at the end
+  // Tokens per token slot of the first epoch: as it is run, had each batch been padded to its
+  // longest row, and the same with the rows sorted by length (which changes what is learned).
+  double packed_fill = 0, padded_fill = 0, sorted_fill = 0;
 };
 
 }  // namespace wick

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/dataset.h"
@@ -17,8 +18,11 @@ namespace wick {
 struct TrainOptions {
   std::string data = {};  // folder with train.jsonl (valid.jsonl, test.jsonl), or a file; "" for a
                           // forecast alone: rows of max_seq_length tokens, all trained, are assumed
+  std::vector<DataSource> data_sources = {};  // several, with weights; empty: `data` alone
+  double val_split = 0;  // without a valid file: held-out rows drawn from the training rows by the
+                         // seed; below 1 their share, else their number; 0: none
   std::string adapter_path = "adapters";  // where the result, checkpoints and the report go
-  std::string fine_tune_type = "lora";    // lora, full
+  std::string fine_tune_type = "lora";    // lora, dora, full
   DatasetOptions dataset = {};  // its date, if "": the day the run was begun, also on resume
 
   // The adapter.
@@ -28,6 +32,17 @@ struct TrainOptions {
   std::vector<std::string> targets = {"all-linear"};
   int64_t num_layers = -1;        // the last N blocks; -1: all
   std::string init_adapter = {};  // start from this adapter's numbers
+  // Kinds of adapter; the lists are PEFT's fields of these names (docs/adapters.md).
+  bool rslora = false;           // scaled by alpha / sqrt(rank)
+  bool dora = false;             // magnitudes are trained apart from directions
+  std::string init = "default";  // default, gaussian, pissa
+  double lora_plus_ratio = 1.0;  // of B's learning rate to A's
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<int64_t> layers_to_transform = {};
+  std::vector<std::string> exclude_modules = {};
+  std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding
+  std::vector<std::string> modules_to_save = {};      // trained whole: norms, embed_tokens, lm_head
 
   // The run.
   int64_t batch_size = 4;               // rows of a micro-batch
@@ -59,16 +74,34 @@ struct TrainOptions {
   double distill_alpha = 0.5;  // distill: alpha T² KL + (1 - alpha) cross-entropy
 
   // The optimizer.
-  std::string optimizer = "adamw";
+  std::string optimizer = "adamw";  // adam, adamw, adamw_8bit, sgd, lion, muon, adafactor
   double learning_rate = 1e-4;
-  std::string lr_schedule = "cosine";  // cosine (to 10 %), linear (to 0), constant
+  std::string lr_schedule = "cosine";  // see docs/training.md for all
   double warmup = -1;                  // updates; < 0: 3 % of the run
   double warmup_init = 0;              // the rate that the warm-up starts from
   double lr_end = -1;                  // the rate after the decay; < 0: the schedule's own
   int64_t lr_decay_steps = 0;          // > 0: updates of the decay instead of the rest of the run
-  double weight_decay = 0.01;
-  double grad_clip = 1.0;  // 0: off
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  int64_t lr_cycles = 2;               // of cosine_with_restarts
+  double lr_decay_share = 0.2;         // of wsd: the last part of the run, in which the rate falls
+  double lr_decay_rate = 0.1;          // of exponential_decay (an update) and step_decay (a step)
+  int64_t lr_step_size = 100;          // of step_decay: updates of a step
+  bool warmup_from_init = false;       // mlx-lm's warm-up: update 1 has warmup_init itself, and the
+                                       // schedule begins after update warmup + 1
+  double weight_decay = -1;            // < 0: the optimizer's own; 0.01 for adamw
+  double grad_clip = 1.0;              // 0: off
+  double beta1 = -1, beta2 = -1;       // < 0: the optimizer's own; 0.9 and 0.999 for adamw
+  double eps = 1e-8;
+  bool bias_correction = true;  // of adam and adamw; mlx-lm's do without
+  double momentum = -1;         // of sgd (0) and muon (0.95); < 0: the optimizer's own
+  double dampening = 0;         // of sgd
+  int nesterov = -1;            // of sgd and muon: 0, 1, or < 0: the optimizer's own
+  int64_t ns_steps = 5;         // Newton-Schulz steps of muon
+  double clip_threshold = 1.0;  // of adafactor: largest root mean square of a tensor's step
+  double decay_rate = -0.8;     // of adafactor: beta2 = 1 - update^decay_rate
+  double adafactor_eps1 = 1e-30, adafactor_eps2 = 1e-3;
+  bool scale_parameter = false;       // of adafactor: the rate is times the parameter's size
+  bool relative_step = false;         // of adafactor: min(0.01, 1/sqrt(update)) for a rate …
+  bool relative_step_warmup = false;  // … or at first 1e-6 times the update
 
   // Looking and saving.
   int64_t steps_per_report = 10;
@@ -79,6 +112,18 @@ struct TrainOptions {
   bool resume = false;          // go on from adapter_path's last checkpoint
   std::vector<std::string> sample_prompts = {};  // answered before and after, for the report;
                                                  // empty: the first of valid.jsonl
+  bool sample_at_evals = false;  // the prompts are answered at every look at the held-out rows too
+  bool force = false;            // resume although options or data are not those of the checkpoint
+  int64_t early_stop = 0;  // > 0: stop after that many looks at the held-out rows without a better
+                           // loss; keeps the best
+  double early_stop_delta = 0;   // a loss is better when it is lower by more than this
+  bool keep_best = false;        // adapter_path/best has the best so far, and adapter_path the same
+                                 // at the end
+  bool save_numbered = false;    // every save stays, in adapter_path/step-0000100 and so on
+  std::string metrics = {};      // a file of JSON lines: every update, evaluation and save
+  std::string tensorboard = {};  // a folder for an event file of TensorBoard
+  std::string hook = {};         // a shell command that gets each evaluation as JSON on its input
+  double hook_seconds = 60;      // after which it is ended
 };
 
 // Rewards of answers; accuracy is the share of pairs whose chosen answer has the higher one.
@@ -99,7 +144,12 @@ struct StepReport {
   int64_t peak_bytes = 0;      // of the process, so far
   int64_t forecast_bytes = 0;  // the plan's, on top of what the process had before it
   double seconds = 0, seconds_left = 0;
+  double update_loss = 0;            // of this update alone
   PreferenceReport preference = {};  // since the last report
+};
+
+struct EvalSample {
+  std::string prompt, answer;
 };
 
 struct EvalReport {
@@ -107,6 +157,7 @@ struct EvalReport {
   double loss = 0, perplexity = 0;
   int64_t tokens = 0, rows = 0;
   bool best = false;
+  std::vector<EvalSample> samples = {};  // with sample_at_evals
   PreferenceReport preference = {};
 };
 
@@ -128,6 +179,10 @@ struct TrainResult {
   double seconds = 0;
   int64_t peak_bytes = 0;
   std::string adapter_path, report_path;
+  bool stopped_early = false;  // by early_stop
+  int64_t kept_step = -1;      // the update that the result is of: the last, or the best
+  int64_t best_step = -1;      // of the lowest held-out loss; -1 without one
+  double best_valid_loss = 0;
   std::vector<StepReport> history;
   std::vector<EvalReport> evals;
   std::vector<TrainSample> samples;

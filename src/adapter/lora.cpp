@@ -3,95 +3,200 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <utility>
 
+#include "adapter/select.h"
+#include "adapter/svd.h"
 #include "base/rng.h"
 #include "base/threads.h"
 
 namespace wick {
 
-std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+namespace {
 
-bool module_matches(const std::string& module, const std::string& target) {
-  if (module == target) return true;
-  return module.size() > target.size() + 1 &&
-         module.compare(module.size() - target.size(), target.size(), target) == 0 &&
-         module[module.size() - target.size() - 1] == '.';
+void check_options(const LoraOptions& o) {
+  auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
+  if (o.rank < 1) refuse(cat("--rank is ", o.rank, ", wanted at least 1"));
+  if (!(o.dropout >= 0.0f && o.dropout < 1.0f))
+    refuse(cat("--lora-dropout is ", o.dropout, ", wanted 0 <= p < 1"));
+  if (o.targets.empty())
+    refuse("--targets is empty; name linears such as q_proj,v_proj or all-linear");
+  if (o.init != "default" && o.init != "gaussian" && o.init != "pissa")
+    refuse(cat("--init is \"", o.init, "\", wanted default, gaussian or pissa"));
+  if (o.dora && o.init == "pissa")
+    refuse("--dora and --init pissa do not go together; leave one out");
+  if (!(o.lora_plus_ratio > 0.0f))
+    refuse(cat("--lora-plus-ratio is ", o.lora_plus_ratio, ", wanted more than 0"));
 }
 
+}  // namespace
+
 Adapter Adapter::create(const LoraOptions& options, std::span<const LinearInfo> linears) {
-  if (options.rank < 1)
-    fail(ErrorCode::kInvalidArgument, "--rank is ", options.rank, ", wanted at least 1");
-  if (!(options.dropout >= 0.0f && options.dropout < 1.0f))
-    fail(ErrorCode::kInvalidArgument, "--lora-dropout is ", options.dropout, ", wanted 0 <= p < 1");
-  if (options.targets.empty())
-    fail(ErrorCode::kInvalidArgument,
-         "--targets is empty; name linears such as q_proj,v_proj or "
-         "all-linear");
-  int64_t layers = 0;
-  for (const LinearInfo& l : linears) layers = std::max(layers, l.layer + 1);
-  if (options.num_layers > layers)
-    fail(ErrorCode::kInvalidArgument, "--num-layers is ", options.num_layers,
-         ", but the model has ", layers, " layers; use -1 for all");
-  // 0 means all as well, as users of mlx-lm know it.
-  int64_t first_layer = options.num_layers > 0 ? layers - options.num_layers : 0;
-
-  for (const std::string& target : options.targets) {
-    if (target == "all-linear") continue;
-    bool known = false;
-    for (const LinearInfo& l : linears) known |= module_matches(l.module, target);
-    if (known) continue;
-    std::set<std::string> names{"all-linear"};
-    for (const LinearInfo& l : linears) names.insert(last_part(l.module));
-    std::string near = nearest_name(target, names), all;
-    for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
-    fail(ErrorCode::kInvalidArgument, "--targets: the model has no linear called ", target,
-         near.empty() ? "" : cat("; did you mean ", near, "?"), " (there are ", all, ")");
-  }
-
+  check_options(options);
   Adapter adapter;
   adapter.options_ = options;
-  for (const LinearInfo& l : linears) {
-    bool wanted = false;
-    for (const std::string& target : options.targets)
-      wanted |= target == "all-linear" || module_matches(l.module, target);
-    if (!wanted || l.layer < first_layer) continue;
-    LoraModule m{l};
-    m.rank = options.rank;
-    float r = static_cast<float>(options.rank);
-    m.scale = options.alpha / (options.rslora ? std::sqrt(r) : r);
-    m.dropout = options.dropout;
-    adapter.modules_.push_back(std::move(m));
-  }
-  WICK_CHECK(!adapter.modules_.empty(), "no linear is left to adapt");
+  select_modules(options, linears, adapter.modules_, adapter.wholes_);
+  if (adapter.modules_.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "no linear is left to adapt; --targets, --exclude-modules, --layers-to-transform and "
+         "--num-layers leave none");
+  adapter.declare_tokens(linears);
   adapter.place();
   return adapter;
 }
 
 void Adapter::place() {
+  const float b_rate = options_.lora_plus_ratio;
+  int64_t frozen = 0;
+  for (LoraModule& m : modules_) {
+    if (m.kind != ModuleKind::kLinear && (options_.dora || options_.init == "pissa"))
+      fail(ErrorCode::kUnsupported, m.module, " is adapted by plain LoRA only; leave ",
+           options_.dora ? "DoRA" : "PiSSA", " out, or name linears of the blocks as targets");
+    if (options_.init == "pissa" && m.rank > std::min(m.in, m.out))
+      fail(ErrorCode::kInvalidArgument, m.module, " is [", m.out, ", ", m.in, "] and has no ",
+           m.rank, " singular vectors; choose a smaller --rank");
+  }
   for (size_t i = 0; i < modules_.size();) {
     size_t end = i;
     while (end < modules_.size() && modules_[end].group == modules_[i].group) ++end;
-    for (size_t k = i; k < end; ++k)
-      modules_[k].a_offset =
-          layout_.add(modules_[k].module + ".lora_A", {modules_[k].rank, modules_[k].in});
-    for (size_t k = i; k < end; ++k)
-      modules_[k].b_offset =
-          layout_.add(modules_[k].module + ".lora_B", {modules_[k].out, modules_[k].rank});
+    const std::span group(modules_.data() + i, end - i);
+    for (LoraModule& m : group)
+      // The embedding's A lies transposed: a token's column is read as a row.
+      m.a_offset = m.kind == ModuleKind::kEmbedding
+                       ? layout_.add(m.module + ".lora_embedding_A", {m.in, m.rank})
+                       : layout_.add(m.module + ".lora_A", {m.rank, m.in});
+    for (LoraModule& m : group)
+      m.b_offset = m.kind == ModuleKind::kEmbedding
+                       ? layout_.add(m.module + ".lora_embedding_B", {m.out, m.rank})
+                       : layout_.add(m.module + ".lora_B", {m.out, m.rank}, b_rate);
+    for (LoraModule& m : group)
+      if (options_.dora)
+        m.m_offset = layout_.add(m.module + ".lora_magnitude_vector", {m.out}, b_rate);
+    if (options_.init == "pissa") {
+      for (LoraModule& m : group) {
+        m.a0_offset = frozen;
+        frozen += m.rank * m.in;
+      }
+      for (LoraModule& m : group) {
+        m.b0_offset = frozen;
+        frozen += m.out * m.rank;
+      }
+    }
     i = end;
   }
+  for (WholeModule& w : wholes_) w.offset = layout_.add(w.module + ".weight", w.weight_shape());
+  if (tokens_) {
+    TokenRows& t = *tokens_;
+    const int64_t n = t.count();
+    t.offset = layout_.add(t.module + ".token_adapter.trainable_tokens_delta", {t.hidden, n});
+    auto take = [&](int64_t size) { return std::exchange(frozen, frozen + size); };
+    t.selector = take(t.vocab * n);
+    t.rows = take(n * t.hidden);
+    t.turned = take(t.hidden * n);
+    t.ones = take(n * n);
+  }
   for (LoraModule& m : modules_) m.site = name_key(m.module);
+  frozen_.assign(static_cast<size_t>(frozen), 0.0f);
 }
 
 std::vector<float> Adapter::initial_params(uint64_t seed) const {
   std::vector<float> params(static_cast<size_t>(param_count()), 0.0f);
   for (const LoraModule& m : modules_) {
     Rng rng(mix_key(seed, name_key(m.module)));
-    float bound = 1.0f / std::sqrt(static_cast<float>(m.in));
+    if (m.kind == ModuleKind::kEmbedding) {
+      for (int64_t i = 0; i < m.rank * m.out; ++i)
+        params[static_cast<size_t>(m.b_offset + i)] = static_cast<float>(rng.normal());
+      continue;
+    }
+    if (options_.init == "pissa") continue;
+    const bool gaussian = options_.init == "gaussian";
+    const float bound = 1.0f / std::sqrt(static_cast<float>(m.in));
     for (int64_t i = 0; i < m.rank * m.in; ++i)
-      params[static_cast<size_t>(m.a_offset + i)] = rng.uniform(-bound, bound);
+      params[static_cast<size_t>(m.a_offset + i)] =
+          gaussian ? static_cast<float>(rng.normal()) / static_cast<float>(m.rank)
+                   : rng.uniform(-bound, bound);
   }
   return params;
+}
+
+bool Adapter::needs_weights() const {
+  return options_.dora || options_.init == "pissa" || !wholes_.empty() || tokens_;
+}
+
+void Adapter::start_module(const LoraModule& m, const float* w, bool fresh,
+                           std::span<float> params) {
+  if (m.m_offset >= 0 && fresh)
+    for (int64_t o = 0; o < m.out; ++o) {
+      double square = 0;
+      for (int64_t i = 0; i < m.in; ++i)
+        square += static_cast<double>(w[o * m.in + i]) * static_cast<double>(w[o * m.in + i]);
+      params[static_cast<size_t>(m.m_offset + o)] = static_cast<float>(std::sqrt(square));
+    }
+  if (m.a0_offset < 0) return;
+  const SingularVectors top = singular_vectors(w, m.out, m.in, m.rank);
+  float *a0 = frozen_.data() + m.a0_offset, *b0 = frozen_.data() + m.b0_offset;
+  for (int64_t r = 0; r < m.rank; ++r) {
+    const float root = std::sqrt(top.s[static_cast<size_t>(r)] / m.scale);
+    for (int64_t i = 0; i < m.in; ++i)
+      a0[r * m.in + i] = root * top.v[static_cast<size_t>(r * m.in + i)];
+    for (int64_t o = 0; o < m.out; ++o)
+      b0[o * m.rank + r] = root * top.u[static_cast<size_t>(o * m.rank + r)];
+  }
+  if (!fresh) return;
+  std::copy_n(a0, m.rank * m.in, params.data() + m.a_offset);
+  std::copy_n(b0, m.out * m.rank, params.data() + m.b_offset);
+}
+
+void Adapter::start_whole(const WholeModule& m, const float* w, std::span<float> params) const {
+  std::copy_n(w, m.weight_shape().elements(), params.data() + m.offset);
+}
+
+void Adapter::declare_tokens(std::span<const LinearInfo> linears) {
+  const std::vector<int64_t>& ids = options_.trainable_token_indices;
+  if (ids.empty()) return;
+  constexpr size_t kMost = 1024;  // the selector has this many columns
+  const std::string what = "--trainable-token-indices";
+  if (ids.size() > kMost)
+    fail(ErrorCode::kUnsupported, what, " names ", ids.size(), " tokens, at most ", kMost,
+         " are trained by themselves; train embed_tokens whole (--modules-to-save)");
+  for (const LinearInfo& l : linears) {
+    if (l.kind != ModuleKind::kEmbedding) continue;
+    for (size_t i = 0; i < ids.size(); ++i)
+      if (ids[i] < 0 || ids[i] >= l.in || std::count(ids.begin(), ids.end(), ids[i]) > 1)
+        fail(ErrorCode::kInvalidArgument, what, " has ", ids[i],
+             ids[i] < 0 || ids[i] >= l.in ? cat(", but the model's tokens are 0 to ", l.in - 1)
+                                          : std::string(" twice"));
+    for (const char* other : {"model.embed_tokens", "lm_head"})
+      if (find(other) || find_whole(other))
+        fail(ErrorCode::kUnsupported, what, " and an adapter of ", other,
+             " do not go together; leave one out");
+    tokens_ = TokenRows{ids, l.module, l.in, l.out};
+    return;
+  }
+}
+
+void Adapter::start_tokens(const float* table, bool fresh, std::span<float> params) {
+  const TokenRows& t = *tokens_;
+  const int64_t n = t.count();
+  for (int64_t k = 0; k < n; ++k) {
+    const int64_t id = t.ids[static_cast<size_t>(k)];
+    frozen_[static_cast<size_t>(t.selector + id * n + k)] = 1.0f;
+    frozen_[static_cast<size_t>(t.ones + k * n + k)] = 1.0f;
+    for (int64_t d = 0; d < t.hidden; ++d) {
+      const float x = table[id * t.hidden + d];
+      frozen_[static_cast<size_t>(t.rows + k * t.hidden + d)] = x;
+      frozen_[static_cast<size_t>(t.turned + d * n + k)] = x;
+      if (fresh) params[static_cast<size_t>(t.offset + d * n + k)] = x;
+    }
+  }
+}
+
+void Adapter::merge_tokens(std::span<const float> params, float* table) const {
+  const TokenRows& t = *tokens_;
+  for (int64_t k = 0; k < t.count(); ++k)
+    for (int64_t d = 0; d < t.hidden; ++d)
+      table[t.ids[static_cast<size_t>(k)] * t.hidden + d] =
+          params[static_cast<size_t>(t.offset + d * t.count() + k)];
 }
 
 const LoraModule* Adapter::find(const std::string& module) const {
@@ -100,26 +205,63 @@ const LoraModule* Adapter::find(const std::string& module) const {
   return nullptr;
 }
 
-void Adapter::merge(const LoraModule& m, std::span<const float> params, float* w,
-                    ThreadPool& pool) const {
-  const float* a = params.data() + m.a_offset;
-  const float* b = params.data() + m.b_offset;
-  constexpr int64_t kRows = 16, kColumns = 512;  // of a task; of A, while they are in the caches
-  pool.parallel((m.out + kRows - 1) / kRows, [&](int64_t task) {
+const WholeModule* Adapter::find_whole(const std::string& module) const {
+  for (const WholeModule& m : wholes_)
+    if (m.module == module) return &m;
+  return nullptr;
+}
+
+namespace {
+
+// w [rows, cols] += scale * left right, left [rows, rank], right [rank, cols].
+void add_product(float* w, int64_t rows, int64_t cols, const float* left, const float* right,
+                 int64_t rank, float scale, ThreadPool& pool) {
+  constexpr int64_t kRows = 16, kColumns = 512;  // of a task; of `right`, while in the caches
+  pool.parallel((rows + kRows - 1) / kRows, [&](int64_t task) {
     float sums[kColumns];
-    for (int64_t c = 0; c < m.in; c += kColumns) {
-      const int64_t n = std::min(kColumns, m.in - c);
-      for (int64_t o = task * kRows; o < std::min(m.out, (task + 1) * kRows); ++o) {
+    for (int64_t c = 0; c < cols; c += kColumns) {
+      const int64_t n = std::min(kColumns, cols - c);
+      for (int64_t o = task * kRows; o < std::min(rows, (task + 1) * kRows); ++o) {
         std::fill_n(sums, n, 0.0f);
-        for (int64_t r = 0; r < m.rank; ++r) {
-          const float factor = b[o * m.rank + r], *from = a + r * m.in + c;
+        for (int64_t r = 0; r < rank; ++r) {
+          const float factor = left[o * rank + r], *from = right + r * cols + c;
           for (int64_t i = 0; i < n; ++i) sums[i] += factor * from[i];
         }
-        float* to = w + o * m.in + c;
-        for (int64_t i = 0; i < n; ++i) to[i] += m.scale * sums[i];
+        float* to = w + o * cols + c;
+        for (int64_t i = 0; i < n; ++i) to[i] += scale * sums[i];
       }
     }
   });
+}
+
+// Each row of w [out, in] to the length m.
+void set_lengths(float* w, int64_t out, int64_t in, const float* m, ThreadPool& pool) {
+  pool.parallel(out, [&](int64_t o) {
+    double square = 0;
+    for (int64_t i = 0; i < in; ++i)
+      square += static_cast<double>(w[o * in + i]) * static_cast<double>(w[o * in + i]);
+    const float factor = static_cast<float>(static_cast<double>(m[o]) / std::sqrt(square));
+    for (int64_t i = 0; i < in; ++i) w[o * in + i] *= factor;
+  });
+}
+
+}  // namespace
+
+void Adapter::merge(const LoraModule& m, std::span<const float> params, float* w,
+                    ThreadPool& pool) const {
+  const float *a = params.data() + m.a_offset, *b = params.data() + m.b_offset;
+  if (m.kind == ModuleKind::kEmbedding) {
+    std::vector<float> turned(static_cast<size_t>(m.rank * m.out));  // B as [rank, out]
+    for (int64_t o = 0; o < m.out; ++o)
+      for (int64_t r = 0; r < m.rank; ++r)
+        turned[static_cast<size_t>(r * m.out + o)] = b[o * m.rank + r];
+    return add_product(w, m.in, m.out, a, turned.data(), m.rank, m.scale, pool);
+  }
+  add_product(w, m.out, m.in, b, a, m.rank, m.scale, pool);
+  if (m.a0_offset >= 0)
+    add_product(w, m.out, m.in, frozen_.data() + m.b0_offset, frozen_.data() + m.a0_offset, m.rank,
+                -m.scale, pool);
+  if (m.m_offset >= 0) set_lengths(w, m.out, m.in, params.data() + m.m_offset, pool);
 }
 
 }  // namespace wick

@@ -1,7 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA: y = x Wᵀ + scale * (dropout(x) Aᵀ) Bᵀ,  A [R, in], B [out, R], scale = alpha / R.
+// LoRA and its kin: y = x Wᵀ + scale * (dropout(x) Aᵀ) Bᵀ,  A [R, in], B [out, R],
+// scale = alpha / R, or alpha / sqrt R for rsLoRA.
 //
-// An Adapter is the declaration of a set of such pairs over the linears of one model and their
+//   DoRA    y = (x Wᵀ + scale * (x Aᵀ) Bᵀ) * m / ‖W + scale B A‖, per row of W; m [out] is trained,
+//           the norm is a constant to the gradient
+//   PiSSA   A and B start from the largest singular vectors of W, and W without them is what is
+//           frozen: y = x Wᵀ + scale * ((x Aᵀ) Bᵀ - (x A0ᵀ) B0ᵀ). W itself stays as it is, so that
+//           the result is a plain LoRA of rank 2R, [B, -B0] [A; A0]
+//   embedding  y[t] = W[id] + scale * B A[:, id], A [R, vocab], B [hidden, R]
+//   tokens  some rows of the embedding (and of a head tied to it) trained as they are
+//   whole   a module (a norm's gain, the embedding, the head) trained as it is, beside the pairs
+//
+// An Adapter is the declaration of a set of such pairs over the modules of one model and their
 // places in a flat f32 parameter vector; the numbers themselves are the caller's. The A matrices of
 // linears that share an input lie next to each other, so that one skinny product serves them all.
 #pragma once
@@ -11,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapter/param_layout.h"
@@ -20,71 +31,134 @@ namespace wick {
 
 class ThreadPool;
 
-// A linear that an adapter may be attached to, as the model names it.
+// What a module is to an adapter. kGain: a vector that can only be trained whole.
+enum class ModuleKind : uint8_t { kLinear, kEmbedding, kHead, kGain };
+
+// A module that an adapter may be attached to, as the model names it. Its weight is [out, in], the
+// embedding's [in, out] with in = vocab, a gain's [out].
 struct LinearInfo {
   std::string module;  // "model.layers.3.self_attn.q_proj"
   int64_t in = 0, out = 0;
   int64_t layer = -1;  // -1: outside the blocks
   int64_t group = 0;   // linears of one group share their input
+  ModuleKind kind = ModuleKind::kLinear;
+
+  Shape weight_shape() const {
+    if (kind == ModuleKind::kGain) return {out};
+    return kind == ModuleKind::kEmbedding ? Shape{in, out} : Shape{out, in};
+  }
 };
 
 struct LoraOptions {
   int64_t rank = 8;
   float alpha = 16.0f;
   float dropout = 0.0f;
-  bool rslora = false;                             // scale = alpha / sqrt(rank)
-  std::vector<std::string> targets{"all-linear"};  // names or suffixes of modules
-  int64_t num_layers = -1;                         // the last N blocks; -1: all
+  bool rslora = false;  // scale = alpha / sqrt(rank)
+  bool dora = false;
+  // all-linear (of the blocks), names or suffixes of modules, or expressions that match a whole
+  // name: what has one of the signs \ ^ $ * + ? ( ) [ ] { } |
+  std::vector<std::string> targets{"all-linear"};
+  int64_t num_layers = -1;  // the last N blocks; -1: all
+  // As PEFT's fields of these names. The first pattern that matches a module's name, or its end
+  // from a dot on, gives its rank or alpha.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
+  std::vector<int64_t> layers_to_transform = {};      // empty: all
+  std::vector<std::string> exclude_modules = {};      // as targets
+  std::vector<std::string> modules_to_save = {};      // trained whole
+  std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding, trained as they are
+  std::string init = "default";                       // default, gaussian, pissa
+  float lora_plus_ratio = 1.0f;                       // of B's learning rate to A's
 };
 
-// The linear it adapts, and the pair of matrices.
+// The module it adapts, and the pair of matrices.
 struct LoraModule : LinearInfo {
   int64_t rank = 0;
   float scale = 1.0f, dropout = 0.0f;
-  uint64_t site = 0;                   // of its dropout
-  int64_t a_offset = 0, b_offset = 0;  // in the parameter vector
+  uint64_t site = 0;                       // of its dropout
+  int64_t a_offset = 0, b_offset = 0;      // in the parameter vector
+  int64_t m_offset = -1;                   // of DoRA's magnitudes [out]; -1: none
+  int64_t a0_offset = -1, b0_offset = -1;  // of PiSSA's start, in frozen()
+};
+
+struct WholeModule : LinearInfo {
+  int64_t offset = 0;  // in the parameter vector
+};
+
+// Trained rows of the embedding. A recording puts them in place by products with `selector`, which
+// has a one where a token is one of them, since that is what every form of the table leaves room
+// for.
+struct TokenRows {
+  std::vector<int64_t> ids;
+  std::string module;
+  int64_t vocab = 0, hidden = 0;
+  int64_t offset = 0;  // in the parameter vector: [hidden, n], transposed
+  // In frozen(): [vocab, n], the base's rows [n, hidden] and transposed, and ones [n, n].
+  int64_t selector = 0, rows = 0, turned = 0, ones = 0;
+  int64_t count() const { return static_cast<int64_t>(ids.size()); }
 };
 
 class Adapter {
  public:
-  // Throws: kInvalidArgument naming a target that no linear has (and the nearest that one has), a
-  // rank < 1, more layers than the model has.
+  // Throws: kInvalidArgument naming a target that no module has (and the nearest that one has), a
+  // rank < 1, more layers than the model has, kinds that do not go together.
   static Adapter create(const LoraOptions& options, std::span<const LinearInfo> linears);
 
   // Reads a PEFT folder; `params` receives the numbers. Throws: kNotFound, kCorruptFile,
   // kUnsupported (kinds of adapter that wick does not run), kInvalidArgument (made for another
   // model: names the first module or shape that does not fit).
+  // `lora_plus_ratio` is for going on to train it.
   static Adapter load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
-                      std::vector<float>& params);
+                      std::vector<float>& params, float lora_plus_ratio = 1.0f);
 
-  // Kaiming-uniform A (a = sqrt 5, i.e. uniform in ±1/sqrt(in)), zero B, from `seed` and the
-  // module's name alone.
+  // Kaiming-uniform A (a = sqrt 5, i.e. uniform in ±1/sqrt(in)) or a normal one of deviation 1 / R,
+  // zero B; of an embedding zero A, normal B. From `seed` and the module's name alone. What starts
+  // from the model's weights (needs_weights()) is left zero.
   std::vector<float> initial_params(uint64_t seed) const;
 
-  // Writes adapter_model.safetensors and adapter_config.json as PEFT does, each atomically.
+  // Whether start_module() and start_whole() have to be called before the first step: for every
+  // module of a new adapter, and where frozen() is not empty, of a loaded one too.
+  bool needs_weights() const;
+  // DoRA's magnitudes and PiSSA's pair from the module's weight [out, in]. With `fresh` false only
+  // what is not saved with an adapter: PiSSA's start.
+  void start_module(const LoraModule& module, const float* w, bool fresh, std::span<float> params);
+  void start_whole(const WholeModule& module, const float* w, std::span<float> params) const;
+  // Of the embedding [vocab, hidden].
+  void start_tokens(const float* table, bool fresh, std::span<float> params);
+  // Numbers that a recording reads and nothing trains.
+  const std::vector<float>& frozen() const { return frozen_; }
+
+  // Writes adapter_model.safetensors and adapter_config.json as PEFT does, each atomically. PiSSA
+  // is written as the plain LoRA that it amounts to.
   void save(const std::filesystem::path& folder, std::span<const float> params,
             const std::string& base_model) const;
   Json peft_config(const std::string& base_model) const;
 
+  const LoraOptions& options() const { return options_; }
   const std::vector<LoraModule>& modules() const { return modules_; }
+  const std::vector<WholeModule>& wholes() const { return wholes_; }
+  const std::optional<TokenRows>& tokens() const { return tokens_; }
   const LoraModule* find(const std::string& module) const;
+  const WholeModule* find_whole(const std::string& module) const;
   const ParamLayout& layout() const { return layout_; }
   int64_t param_count() const { return layout_.size(); }
 
-  // w += scale * B A for the module's rows of a weight, in f32. `w` is [out, in].
+  // w += scale * B A for the module's rows of a weight, in f32, and what its kind does besides.
+  // `w` has weight_shape().
   void merge(const LoraModule& module, std::span<const float> params, float* w,
              ThreadPool& pool) const;
+  // The trained rows into the table [vocab, hidden].
+  void merge_tokens(std::span<const float> params, float* table) const;
 
  private:
   void place();
+  void declare_tokens(std::span<const LinearInfo> linears);
   std::vector<LoraModule> modules_;
+  std::vector<WholeModule> wholes_;
+  std::optional<TokenRows> tokens_;
   ParamLayout layout_;
   LoraOptions options_;
+  std::vector<float> frozen_;
 };
-
-// "q_proj" of "model.layers.3.self_attn.q_proj".
-std::string last_part(const std::string& module);
-// Whether `module` is `target` or ends in "." + target.
-bool module_matches(const std::string& module, const std::string& target);
 
 }  // namespace wick

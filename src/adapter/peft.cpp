@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT's layout: adapter_config.json and adapter_model.safetensors, tensors named
+// Reads PEFT's layout: adapter_config.json and adapter_model.safetensors, tensors named
 // base_model.model.<module>.lora_A.weight [r, in] and .lora_B.weight [out, r].
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "adapter/lora.h"
+#include "adapter/select.h"
 #include "base/half.h"
 #include "io/safetensors.h"
-#include "io/safetensors_writer.h"
 
 namespace wick {
 
@@ -18,13 +16,24 @@ namespace {
 
 const std::string kPrefix = "base_model.model.";
 
-// Adapter settings that change the result and that wick does not compute yet.
+// The only kinds of start that leave the base as it is, or that wick follows (pissa).
+std::string read_init(const Json& config, const std::string& where) {
+  const Json* init = find_member(config, "init_lora_weights");
+  if (!init || init->is_null() || init->is_boolean()) return "default";
+  const std::string name = init->is_string() ? init->get<std::string>() : init->dump();
+  if (name == "pissa") return name;
+  for (const char* harmless : {"gaussian", "orthogonal", "eva"})
+    if (name == harmless) return "default";
+  fail(ErrorCode::kUnsupported, where, ": init_lora_weights is ", name,
+       ", which changes the base's weights; convert the adapter to plain LoRA with PEFT "
+       "(save_pretrained with path_initial_model_for_weight_conversion)");
+}
+
+// Adapter settings that change the result and that wick does not compute.
 void refuse_unsupported(const Json& config, const std::string& where) {
   std::string type = get_string(config, "peft_type", where, "LORA");
   if (type != "LORA")
     fail(ErrorCode::kUnsupported, where, ": peft_type is ", type, "; wick runs LORA adapters");
-  if (get_bool(config, "use_dora", where, false))
-    fail(ErrorCode::kUnsupported, where, ": use_dora is true; DoRA adapters are not run yet");
   if (get_bool(config, "fan_in_fan_out", where, false))
     fail(ErrorCode::kUnsupported, where,
          ": fan_in_fan_out is true; no model wick runs has such "
@@ -32,23 +41,56 @@ void refuse_unsupported(const Json& config, const std::string& where) {
   std::string bias = get_string(config, "bias", where, "none");
   if (bias != "none")
     fail(ErrorCode::kUnsupported, where, ": bias is ", bias, "; only none is run");
+  for (const char* key :
+       {"lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters",
+        "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
+        "monteclora_config", "megatron_config", "ensure_weight_tying"}) {
+    const Json* value = find_member(config, key);
+    const bool absent = !value || value->is_null() ||
+                        (value->is_boolean() && !value->get<bool>()) ||
+                        (value->is_structured() && value->empty());
+    if (!absent)
+      fail(ErrorCode::kUnsupported, where, ": ", key, " is ", value->dump(),
+           "; wick does not run such adapters");
+  }
 }
 
-// alpha of one module: alpha_pattern's entry whose key names it, else lora_alpha. Keys are names
-// or suffixes here; a key with expression signs is refused rather than misread.
-double module_alpha(const Json& config, const std::string& where, const std::string& module) {
-  double alpha = get_float(config, "lora_alpha", where, 8.0);
-  const Json* pattern = find_member(config, "alpha_pattern");
-  if (!pattern || !pattern->is_object()) return alpha;
-  for (const auto& [key, value] : pattern->items()) {
-    std::string plain = key;
-    if (!plain.empty() && plain[0] == '^') plain.erase(0, 1);
-    if (plain.find_first_of("*+?()[]{}|\\$") != std::string::npos)
-      fail(ErrorCode::kUnsupported, where, ": alpha_pattern has the expression \"", key,
-           "\"; only module names and suffixes are read");
-    if (module_matches(module, plain) && value.is_number()) return value.get<double>();
+// A list, or a mapping with embed_tokens alone.
+std::vector<int64_t> read_tokens(const Json& config, const std::string& where) {
+  const char* key = "trainable_token_indices";
+  const Json* list = find_member(config, key);
+  if (!list || list->is_null()) return {};
+  if (list->is_object()) {
+    if (list->size() != 1 || list->begin().key() != "embed_tokens")
+      fail(ErrorCode::kUnsupported, where, ": ", key, " is ", list->dump(),
+           "; only rows of embed_tokens are run");
+    list = &*list->begin();
   }
-  return alpha;
+  std::vector<int64_t> ids;
+  if (list->is_array())
+    for (const Json& id : *list)
+      if (id.is_number_integer()) ids.push_back(id.get<int64_t>());
+  if (!list->is_array() || ids.size() != list->size())
+    fail(ErrorCode::kCorruptFile, where, ": ", key, " is ", list->dump(), ", wanted a list of ids");
+  return ids;
+}
+
+template <typename T>
+std::vector<std::pair<std::string, T>> read_pattern(const Json& config, const char* key,
+                                                    const std::string& where) {
+  std::vector<std::pair<std::string, T>> patterns;
+  const Json* member = find_member(config, key);
+  if (!member || member->is_null()) return patterns;
+  if (!member->is_object())
+    fail(ErrorCode::kCorruptFile, where, ": ", key, " is ", json_kind(*member),
+         ", wanted an object");
+  for (const auto& [pattern, value] : member->items()) {
+    if (!value.is_number())
+      fail(ErrorCode::kCorruptFile, where, ": ", key, ".", pattern, " is ", json_kind(value),
+           ", wanted a number");
+    patterns.emplace_back(pattern, value.template get<T>());
+  }
+  return patterns;
 }
 
 void to_floats(const TensorInfo& info, std::span<const std::byte> bytes, float* out,
@@ -77,14 +119,108 @@ void to_floats(const TensorInfo& info, std::span<const std::byte> bytes, float* 
            out[i], " at element ", i, "); the adapter is damaged");
 }
 
-struct Pair {
-  const TensorInfo *a = nullptr, *b = nullptr;
+// What the file has of one module.
+struct Found {
+  const TensorInfo *a = nullptr, *b = nullptr, *m = nullptr;
+  bool embedding = false;
 };
+
+// Sorts the tensors of a file by module and by what they are to it.
+struct Sorted {
+  std::map<std::string, Found> pairs;
+  std::map<std::string, const TensorInfo*> wholes;  // by module
+  const TensorInfo* tokens = nullptr;
+
+  Sorted(const SafetensorsFile& file, std::span<const LinearInfo> linears) {
+    for (const TensorInfo& t : file.tensors()) {
+      std::string name = t.name;
+      if (name.rfind(kPrefix, 0) == 0) name.erase(0, kPrefix.size());
+      if (take_pair(name, t) || take_whole(name, t, linears)) continue;
+      fail(ErrorCode::kUnsupported, file.path().string(), ": holds ", t.name,
+           "; wick runs lora_A, lora_B, lora_embedding_A, lora_embedding_B, "
+           "lora_magnitude_vector, and norms, embed_tokens and lm_head trained whole");
+    }
+  }
+
+ private:
+  bool take_pair(const std::string& name, const TensorInfo& t) {
+    struct Suffix {
+      const char* kind;
+      const TensorInfo* Found::*slot;
+      bool embedding;
+    };
+    constexpr Suffix kSuffixes[] = {{".lora_A", &Found::a, false},
+                                    {".lora_B", &Found::b, false},
+                                    {".lora_embedding_A", &Found::a, true},
+                                    {".lora_embedding_B", &Found::b, true},
+                                    {".lora_magnitude_vector", &Found::m, false}};
+    for (const Suffix& s : kSuffixes) {
+      size_t at = name.rfind(s.kind);
+      if (at == std::string::npos) continue;
+      // Older files carry the adapter's name (.lora_A.default.weight), and magnitudes a .weight.
+      std::string tail = name.substr(at + std::strlen(s.kind));
+      if (tail != "" && tail != ".weight" && tail != ".default" && tail != ".default.weight")
+        continue;
+      Found& found = pairs[name.substr(0, at)];
+      found.*s.slot = &t;
+      found.embedding |= s.embedding;
+      return true;
+    }
+    return false;
+  }
+
+  bool take_whole(const std::string& name, const TensorInfo& t,
+                  std::span<const LinearInfo> linears) {
+    for (const LinearInfo& l : linears) {
+      if (l.kind == ModuleKind::kLinear || name.rfind(l.module + ".", 0) != 0) continue;
+      const std::string tail = name.substr(l.module.size());
+      if (l.kind == ModuleKind::kEmbedding && tail == ".token_adapter.trainable_tokens_delta") {
+        tokens = &t;
+        return true;
+      }
+      // PEFT saves the frozen table beside a LoRA on it; it is the base's own.
+      if (tail == ".base_layer.weight" && t.shape == l.weight_shape()) return true;
+      if (tail == ".weight" || tail == ".modules_to_save.default.weight" ||
+          tail == ".modules_to_save.weight") {
+        wholes[l.module] = &t;
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o,
+                       const std::string& where, const std::string& file_name) {
+  if (!f.a || !f.b)
+    fail(ErrorCode::kCorruptFile, file_name, ": ", l.module, " has lora_", f.a ? "A" : "B",
+         " and no lora_", f.a ? "B" : "A");
+  const bool fits = f.embedding == (l.kind == ModuleKind::kEmbedding) && f.a->shape.rank() == 2 &&
+                    f.b->shape.rank() == 2 && f.a->shape[1] == l.in && f.b->shape[0] == l.out &&
+                    f.a->shape[0] == f.b->shape[1] && f.a->shape[0] > 0;
+  if (!fits)
+    fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_A ", f.a->shape.str(),
+         " and lora_B ", f.b->shape.str(), ", this model wants [r, ", l.in, "] and [", l.out,
+         ", r]; is the adapter for another model?");
+  if (o.dora != (f.m != nullptr))
+    fail(ErrorCode::kCorruptFile, file_name, ": ", l.module, " has ", f.m ? "a" : "no",
+         " lora_magnitude_vector, but ", where, " says use_dora ", o.dora ? "true" : "false");
+  if (f.m && f.m->shape.elements() != l.out)
+    fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_magnitude_vector ",
+         f.m->shape.str(), ", this model wants [", l.out, "]; is the adapter for another model?");
+  LoraModule m{l};
+  m.rank = f.a->shape[0];
+  const double alpha = by_pattern(o.alpha_pattern, l.module, static_cast<double>(o.alpha),
+                                  where + ": alpha_pattern");
+  m.scale = lora_scale(alpha, m.rank, o.rslora);
+  m.dropout = l.kind == ModuleKind::kEmbedding ? 0.0f : o.dropout;
+  return m;
+}
 
 }  // namespace
 
 Adapter Adapter::load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
-                      std::vector<float>& params) {
+                      std::vector<float>& params, float lora_plus_ratio) {
   if (!std::filesystem::is_directory(folder))
     fail(ErrorCode::kNotFound, folder.string(),
          std::filesystem::exists(folder) ? ": a file" : ": no such folder",
@@ -104,130 +240,74 @@ Adapter Adapter::load(const std::filesystem::path& folder, std::span<const Linea
   refuse_unsupported(config, where);
 
   SafetensorsFile file(weights_path);
-  std::map<std::string, Pair> pairs;
-  for (const TensorInfo& t : file.tensors()) {
-    std::string name = t.name;
-    if (name.rfind(kPrefix, 0) == 0) name.erase(0, kPrefix.size());
-    for (const char* kind : {".lora_A", ".lora_B"}) {
-      // Older files carry the adapter's name: .lora_A.default.weight
-      size_t at = name.rfind(kind);
-      if (at == std::string::npos) continue;
-      std::string tail = name.substr(at + std::strlen(kind));
-      if (tail != ".weight" && tail != ".default.weight") continue;
-      Pair& pair = pairs[name.substr(0, at)];
-      (kind[6] == 'A' ? pair.a : pair.b) = &t;
-      name.clear();
-      break;
-    }
-    if (!name.empty())
-      fail(ErrorCode::kUnsupported, file_name, ": holds ", t.name,
-           "; only lora_A and lora_B of linears are run");
-  }
-  if (pairs.empty()) fail(ErrorCode::kCorruptFile, file_name, ": holds no LoRA tensors");
+  const Sorted sorted(file, linears);
+  if (sorted.pairs.empty()) fail(ErrorCode::kCorruptFile, file_name, ": holds no LoRA tensors");
 
   Adapter adapter;
-  adapter.options_.rank = get_int(config, "r", where, 8, {1, 1 << 20});
-  adapter.options_.alpha = static_cast<float>(get_float(config, "lora_alpha", where, 8.0));
-  adapter.options_.dropout =
-      static_cast<float>(get_float(config, "lora_dropout", where, 0.0, {0.0, 1.0}));
-  adapter.options_.rslora = get_bool(config, "use_rslora", where, false);
+  LoraOptions& o = adapter.options_;
+  o.rank = get_int(config, "r", where, 8, {1, 1 << 20});
+  o.alpha = static_cast<float>(get_float(config, "lora_alpha", where, 8.0));
+  o.dropout = static_cast<float>(get_float(config, "lora_dropout", where, 0.0, {0.0, 1.0}));
+  o.rslora = get_bool(config, "use_rslora", where, false);
+  o.dora = get_bool(config, "use_dora", where, false);
+  o.rank_pattern = read_pattern<int64_t>(config, "rank_pattern", where);
+  o.alpha_pattern = read_pattern<double>(config, "alpha_pattern", where);
+  o.init = read_init(config, where);
+  o.lora_plus_ratio = lora_plus_ratio;
   for (const LinearInfo& l : linears) {
-    auto found = pairs.find(l.module);
-    if (found == pairs.end()) continue;
-    const Pair& p = found->second;
-    if (!p.a || !p.b)
-      fail(ErrorCode::kCorruptFile, file_name, ": ", l.module, " has lora_", p.a ? "A" : "B",
-           " and no lora_", p.a ? "B" : "A");
-    bool fits = p.a->shape.rank() == 2 && p.b->shape.rank() == 2 && p.a->shape[1] == l.in &&
-                p.b->shape[0] == l.out && p.a->shape[0] == p.b->shape[1] && p.a->shape[0] > 0;
-    if (!fits)
-      fail(ErrorCode::kInvalidArgument, file_name, ": ", l.module, " has lora_A ", p.a->shape.str(),
-           " and lora_B ", p.b->shape.str(), ", this model wants [r, ", l.in, "] and [", l.out,
-           ", r]; is the adapter for another model?");
-    LoraModule m{l};
-    m.rank = p.a->shape[0];
-    double r = static_cast<double>(m.rank), alpha = module_alpha(config, where, l.module);
-    m.scale = static_cast<float>(alpha / (adapter.options_.rslora ? std::sqrt(r) : r));
-    m.dropout = adapter.options_.dropout;
-    adapter.modules_.push_back(std::move(m));
+    if (auto whole = sorted.wholes.find(l.module); whole != sorted.wholes.end()) {
+      if (whole->second->shape != l.weight_shape())
+        fail(ErrorCode::kInvalidArgument, file_name, ": ", whole->second->name, " has shape ",
+             whole->second->shape.str(), ", this model wants ", l.weight_shape().str(),
+             "; is the adapter for another model?");
+      adapter.wholes_.push_back({l});
+    }
+    if (auto found = sorted.pairs.find(l.module); found != sorted.pairs.end())
+      adapter.modules_.push_back(read_module(l, found->second, o, where, file_name));
   }
-  for (const auto& [module, pair] : pairs)
+  for (const auto& [module, pair] : sorted.pairs)
     if (!adapter.find(module))
       fail(ErrorCode::kInvalidArgument, file_name, ": adapts ", module,
            ", which this model does not have; is the adapter for another model?");
+  o.trainable_token_indices = read_tokens(config, where);
+  if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
+    fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
+         " trainable_tokens_delta, unlike what ", where, " says");
+  adapter.declare_tokens(linears);
   adapter.place();
   params.assign(static_cast<size_t>(adapter.param_count()), 0.0f);
-  for (const LoraModule& m : adapter.modules_) {
-    const Pair& p = pairs[m.module];
-    to_floats(*p.a, file.bytes(*p.a), params.data() + m.a_offset, file_name);
-    to_floats(*p.b, file.bytes(*p.b), params.data() + m.b_offset, file_name);
-  }
-  return adapter;
-}
-
-Json Adapter::peft_config(const std::string& base_model) const {
-  // Everything that PEFT's LoraConfig needs to rebuild the same modules: suffixes are enough when
-  // every block has them, else the full paths.
-  std::set<std::string> targets;
-  std::set<int64_t> layers;
-  int64_t last_layer = -1;
-  Json ranks = Json::object(), alphas = Json::object();
-  for (const LoraModule& m : modules_) {
-    targets.insert(last_part(m.module));
-    layers.insert(m.layer);
-    last_layer = std::max(last_layer, m.layer);
-    double alpha = m.scale * (options_.rslora ? std::sqrt(static_cast<double>(m.rank))
-                                              : static_cast<double>(m.rank));
-    if (m.rank != options_.rank) ranks[m.module] = m.rank;
-    if (std::abs(alpha - options_.alpha) > 1e-6 * std::abs(alpha)) alphas[m.module] = alpha;
-  }
-  Json config;
-  config["alpha_pattern"] = alphas;
-  config["auto_mapping"] = nullptr;
-  config["base_model_name_or_path"] = base_model;
-  config["bias"] = "none";
-  config["fan_in_fan_out"] = false;
-  config["inference_mode"] = true;
-  config["init_lora_weights"] = true;
-  bool all_layers = static_cast<int64_t>(layers.size()) == last_layer + 1;
-  config["layers_to_transform"] = nullptr;
-  if (!all_layers)
-    config["layers_to_transform"] = std::vector<int64_t>(layers.begin(), layers.end());
-  config["layers_pattern"] = nullptr;
-  if (!all_layers) config["layers_pattern"] = "layers";
-  config["lora_alpha"] = options_.alpha;
-  config["lora_dropout"] = options_.dropout;
-  config["modules_to_save"] = nullptr;
-  config["peft_type"] = "LORA";
-  config["r"] = options_.rank;
-  config["rank_pattern"] = ranks;
-  config["target_modules"] = std::vector<std::string>(targets.begin(), targets.end());
-  config["task_type"] = "CAUSAL_LM";
-  config["use_dora"] = false;
-  config["use_rslora"] = options_.rslora;
-  return config;
-}
-
-void Adapter::save(const std::filesystem::path& folder, std::span<const float> params,
-                   const std::string& base_model) const {
-  WICK_CHECK(static_cast<int64_t>(params.size()) == param_count());
-  make_folder(folder);
-  SafetensorsWriter writer(folder / "adapter_model.safetensors", {{"format", "pt"}});
-  auto each = [&](auto&& visit) {
-    for (const LoraModule& m : modules_) {
-      visit(kPrefix + m.module + ".lora_A.weight", Shape{m.rank, m.in}, m.a_offset);
-      visit(kPrefix + m.module + ".lora_B.weight", Shape{m.out, m.rank}, m.b_offset);
-    }
+  auto read = [&](const TensorInfo& t, int64_t offset) {
+    to_floats(t, file.bytes(t), params.data() + offset, file_name);
   };
-  each([&](const std::string& name, Shape shape, int64_t) {
-    writer.declare(name, DType::kF32, shape);
-  });
-  each([&](const std::string& name, Shape shape, int64_t offset) {
-    writer.write(name, std::as_bytes(params.subspan(static_cast<size_t>(offset),
-                                                    static_cast<size_t>(shape.elements()))));
-  });
-  writer.commit();
-  write_file(folder / "adapter_config.json", dump_json(peft_config(base_model), 2) + "\n");
+  // A tensor [rows, cols] as [cols, rows].
+  auto read_turned = [&](const TensorInfo& t, int64_t rows, int64_t cols, int64_t offset) {
+    std::vector<float> plain(static_cast<size_t>(rows * cols));
+    to_floats(t, file.bytes(t), plain.data(), file_name);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c)
+        params[static_cast<size_t>(offset + c * rows + r)] =
+            plain[static_cast<size_t>(r * cols + c)];
+  };
+  for (const LoraModule& m : adapter.modules_) {
+    const Found& f = sorted.pairs.at(m.module);
+    read(*f.b, m.b_offset);
+    if (m.m_offset >= 0) read(*f.m, m.m_offset);
+    if (m.kind != ModuleKind::kEmbedding) {
+      read(*f.a, m.a_offset);
+      continue;
+    }
+    read_turned(*f.a, m.rank, m.in, m.a_offset);
+  }
+  if (adapter.tokens_) {
+    const TokenRows& t = *adapter.tokens_;
+    if (sorted.tokens->shape != Shape{t.count(), t.hidden})
+      fail(ErrorCode::kInvalidArgument, file_name, ": trainable_tokens_delta has shape ",
+           sorted.tokens->shape.str(), ", wanted [", t.count(), ", ", t.hidden,
+           "]; is the adapter for another model?");
+    read_turned(*sorted.tokens, t.count(), t.hidden, t.offset);
+  }
+  for (const WholeModule& m : adapter.wholes_) read(*sorted.wholes.at(m.module), m.offset);
+  return adapter;
 }
 
 }  // namespace wick

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "base/threads.h"
 #include "io/safetensors_writer.h"
+#include "model/adapter_start.h"
 #include "model/save.h"
 
 namespace wick {
@@ -47,6 +48,22 @@ std::vector<std::byte> part_bytes(const std::vector<std::byte>& whole, const Wei
 
 std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.size() - std::strlen(".weight"));
+}
+
+bool touches(const Adapter& adapter, const std::string& tensor) {
+  if (!tensor.ends_with(".weight")) return false;
+  const std::string module = module_of(tensor);
+  return adapter.find(module) || adapter.find_whole(module) ||
+         (adapter.tokens() && adapter.tokens()->module == module);
+}
+
+// A tied folder has one table for embedding and head, which an adapter of one of them would part.
+void refuse_untying(const Adapter& adapter, const Model::Impl& m) {
+  if (!m.config.tied) return;
+  for (const char* module : {"model.embed_tokens", "lm_head"})
+    if (adapter.find(module) || adapter.find_whole(module))
+      fail(ErrorCode::kUnsupported, m.name(), ": embedding and head are one tensor there, and the ",
+           "adapter changes ", module, " alone; run it beside the model instead");
 }
 
 void copy_other_files(const fs::path& from, const fs::path& to) {
@@ -94,17 +111,23 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 
   ThreadPool pool(engine.device().threads);
+  start_adapter(adapter, m.config, *m.weights, false, params);
+  refuse_untying(adapter, m);
   auto merged = [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
     std::optional<std::vector<float>> values;
-    int64_t row = 0;
+    int64_t at = 0;
     for (const WeightSpec::Part& part : spec.parts) {
-      const LoraModule* module =
-          part.tensor.ends_with(".weight") ? adapter.find(module_of(part.tensor)) : nullptr;
-      if (module) {
+      if (touches(adapter, part.tensor)) {
         if (!values) values = m.weights->read_floats(spec);
-        adapter.merge(*module, params, values->data() + row * module->in, pool);
+        const std::string name = module_of(part.tensor);
+        if (const LoraModule* module = adapter.find(name))
+          adapter.merge(*module, params, values->data() + at, pool);
+        if (const WholeModule* whole = adapter.find_whole(name))
+          std::copy_n(params.data() + whole->offset, part.shape.elements(), values->data() + at);
+        if (adapter.tokens() && adapter.tokens()->module == name)
+          adapter.merge_tokens(params, values->data() + at);
       }
-      row += part.shape[0];
+      at += part.shape.elements();
     }
     return values;
   };
@@ -119,9 +142,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   std::vector<Touched> touched;
   for (const WeightSpec& spec : specs)
     for (size_t i = 0; i < spec.parts.size(); ++i)
-      if (spec.parts[i].tensor.ends_with(".weight") &&
-          adapter.find(module_of(spec.parts[i].tensor)))
-        touched.push_back({&spec, i});
+      if (touches(adapter, spec.parts[i].tensor)) touched.push_back({&spec, i});
   std::optional<SafetensorsWriter> writer;
   if (options.reversible) {
     writer.emplace(out / kDifferences);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 
 #include "api/internal.h"
 #include "base/check.h"
+#include "data/check.h"
 #include "data/inspect.h"
 
 namespace wick {
@@ -45,19 +48,55 @@ Dataset::~Dataset() = default;
 Dataset::Dataset(Dataset&&) noexcept = default;
 Dataset& Dataset::operator=(Dataset&&) noexcept = default;
 
+DataSource parse_data_source(const std::string& text) {
+  std::error_code ignored;
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0 || std::filesystem::exists(text, ignored))
+    return {text, 1};
+  DataSource source{text.substr(0, colon), 1};
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data() + colon + 1, end, source.weight);
+  if (error != std::errc() || stop != end) return {text, 1};
+  if (!(source.weight > 0) || source.weight > 1e6)
+    fail(ErrorCode::kInvalidArgument, "--data ", text, ": the weight is ", source.weight,
+         ", wanted more than 0 and at most 1000000");
+  return source;
+}
+
+DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
+                     const std::vector<std::string>& splits, const DatasetOptions& options,
+                     const std::string& fix) {
+  const Model::Impl& m = model.impl();
+  if (sources.empty() || splits.empty())
+    fail(ErrorCode::kInvalidArgument, "check_data: no data set or no split is named");
+  return check_data(sources, splits, m.words(), m.chat_template ? &*m.chat_template : nullptr,
+                    data_options(options), fix);
+}
+
 Dataset Dataset::load(const Model& model, const std::string& path, const std::string& split,
                       const DatasetOptions& options) {
+  return load(model, std::vector<DataSource>{{path, 1}}, split, options);
+}
+
+Dataset Dataset::load(const Model& model, const std::vector<DataSource>& sources,
+                      const std::string& split, const DatasetOptions& options) {
   const Model::Impl& m = model.impl();
   auto impl = std::make_unique<Impl>();
   impl->model = &model;
   impl->options = options;
-  impl->rows = ExampleSet::load(
-      path, split, m.words(), m.chat_template ? &*m.chat_template : nullptr, data_options(options));
+  impl->rows =
+      ExampleSet::load(sources, split, m.words(), m.chat_template ? &*m.chat_template : nullptr,
+                       data_options(options));
   return Dataset(std::move(impl));
 }
 
 bool Dataset::has_split(const std::string& path, const std::string& split) {
   return ExampleSet::has_split(path, split);
+}
+
+bool Dataset::has_split(const std::vector<DataSource>& sources, const std::string& split) {
+  return std::any_of(sources.begin(), sources.end(),
+                     [&](const DataSource& s) { return ExampleSet::has_split(s.path, split); });
 }
 
 int64_t Dataset::size() const { return impl_->rows.size(); }
@@ -96,8 +135,9 @@ std::vector<DatasetIssue> Dataset::issues() const {
   for (const DataIssue& i : impl_->rows.issues())
     issues.push_back({issue_kind_name(i.kind), i.file, i.line, i.what});
   for (const auto& [later, earlier] : inspect(impl_->rows).duplicates)
-    issues.push_back({"duplicate", file(), impl_->rows[later].line,
-                      cat("has the same tokens as line ", impl_->rows[earlier].line)});
+    issues.push_back({"duplicate", impl_->rows.file_of(later), impl_->rows[later].line,
+                      cat("has the same tokens as ", impl_->rows.file_of(earlier), ":",
+                          impl_->rows[earlier].line)});
   return issues;
 }
 

@@ -6,32 +6,49 @@
 
 #include "api/internal.h"
 #include "base/check.h"
+#include "data/choices.h"
 #include "train/scorer.h"
 
 namespace wick {
 
 namespace {
 
-// Mean loss per row, in the order of `rows`.
-void score_rows(Model::Impl& m, const ExampleSet& set, const std::vector<int64_t>& rows,
-                std::vector<ExampleResult>& results) {
-  PackLimits limits = choose_limits(set, Order(set.size(), 16, 0, false), 2048);
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Of a share that was counted over `rows`.
+double share_error(double share, int64_t rows) {
+  return rows > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(rows - 1)) : 0.0;
+}
+
+struct RowScore {
+  double logp = 0;  // summed
+  int64_t tokens = 0;
+};
+
+// The rows [0, count) of `set`.
+std::vector<RowScore> score_rows(Model::Impl& m, const ExampleSet& set, int64_t count,
+                                 int64_t batch_size) {
+  std::vector<RowScore> scores(static_cast<size_t>(count));
+  if (count == 0) return scores;
+  std::vector<int64_t> rows(scores.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  const PackLimits limits =
+      choose_limits(set, Order(set.size(), batch_size, 0, false), m.backend().tokens_at_once());
   Scorer scorer(m.config, *m.weights, m.source(), limits, limits.tokens);
   scorer.compile(m.backend(), *m.weights, m.params, nullptr);
   std::vector<float> logp(static_cast<size_t>(limits.targets));
-  std::vector<double> sums(results.size(), 0.0);
-  std::vector<size_t> place(static_cast<size_t>(set.size()), 0);
-  for (size_t i = 0; i < rows.size(); ++i) place[static_cast<size_t>(rows[i])] = i;
   for (const Pack& pack : pack_rows(set, rows, limits, 0, 0, true)) {
     scorer.score(pack, logp);
     for (size_t t = 0; t < pack.targets.size() && pack.targets[t] >= 0; ++t) {
-      size_t row = static_cast<size_t>(pack.examples[static_cast<size_t>(pack.segment[t])]);
-      sums[place[row]] -= logp[t];
-      ++results[place[row]].tokens;
+      RowScore& score =
+          scores[static_cast<size_t>(pack.examples[static_cast<size_t>(pack.segment[t])])];
+      score.logp += logp[t];
+      ++score.tokens;
     }
   }
-  for (size_t i = 0; i < results.size(); ++i)
-    if (results[i].tokens > 0) results[i].loss = sums[i] / static_cast<double>(results[i].tokens);
+  return scores;
 }
 
 }  // namespace
@@ -58,7 +75,12 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
     result.examples[i].index = rows[i];
     result.examples[i].line = set[rows[i]].line;
   }
-  score_rows(m, set, rows, result.examples);
+  const std::vector<RowScore> scores = score_rows(m, set, count, options.batch_size);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    result.examples[i].tokens = scores[i].tokens;
+    if (scores[i].tokens > 0)
+      result.examples[i].loss = -scores[i].logp / static_cast<double>(scores[i].tokens);
+  }
 
   double sum = 0, weighted_square = 0;
   for (const ExampleResult& e : result.examples) {
@@ -77,6 +99,7 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
                          static_cast<double>(std::max<int64_t>(1, result.tokens));
   }
   result.perplexity = std::exp(result.loss);
+  result.perplexity_stderr = result.perplexity * result.loss_stderr;
 
   if (options.exact_match) {
     std::vector<std::vector<int32_t>> prompts;
@@ -112,9 +135,52 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
     if (result.match_rows > 0)
       result.exact_match =
           static_cast<double>(result.matches) / static_cast<double>(result.match_rows);
+    result.exact_match_stderr = share_error(result.exact_match, result.match_rows);
   }
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  result.seconds = seconds_since(started);
+  return result;
+}
+
+ChoiceResult evaluate_choices(Model& model, const std::vector<DataSource>& sources,
+                              const std::string& split, const DatasetOptions& data,
+                              const EvalOptions& options) {
+  auto started = std::chrono::steady_clock::now();
+  Model::Impl& m = model.impl();
+  const ChoiceSet set =
+      ChoiceSet::load(sources, split, m.words(), m.chat_template ? &*m.chat_template : nullptr,
+                      data_options(data), options.max_rows);
+  const std::vector<RowScore> scores =
+      score_rows(m, set.texts(), set.texts().size(), options.batch_size);
+  ChoiceResult result;
+  int64_t right = 0, right_by_length = 0;
+  for (const ChoiceQuestion& q : set.questions()) {
+    ChoiceRow row{result.rows++, q.line, q.answer};
+    double best = 0, best_by_length = 0;
+    for (size_t c = 0; c < q.characters.size(); ++c) {
+      const double logp = scores[q.first + c].logp;
+      const double by_length = logp / static_cast<double>(std::max<int64_t>(1, q.characters[c]));
+      if (c == 0 || logp > best) {
+        best = logp;
+        row.chosen = static_cast<int64_t>(c);
+      }
+      if (c == 0 || by_length > best_by_length) {
+        best_by_length = by_length;
+        row.chosen_by_length = static_cast<int64_t>(c);
+      }
+      row.logp.push_back(logp);
+    }
+    right += row.chosen == q.answer;
+    right_by_length += row.chosen_by_length == q.answer;
+    result.chance += 1.0 / static_cast<double>(q.characters.size());
+    result.examples.push_back(std::move(row));
+  }
+  const auto n = static_cast<double>(std::max<int64_t>(1, result.rows));
+  result.accuracy = static_cast<double>(right) / n;
+  result.by_length = static_cast<double>(right_by_length) / n;
+  result.accuracy_stderr = share_error(result.accuracy, result.rows);
+  result.by_length_stderr = share_error(result.by_length, result.rows);
+  result.chance /= n;
+  result.seconds = seconds_since(started);
   return result;
 }
 

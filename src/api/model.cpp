@@ -4,6 +4,7 @@
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "model/adapter_start.h"
 #include "model/shapes.h"
 
 namespace wick {
@@ -183,6 +184,7 @@ void Model::attach_adapter(const std::string& path) {
   std::vector<float> params;
   auto adapter =
       std::make_shared<Adapter>(Adapter::load(path, adaptable_linears(impl_->config), params));
+  start_adapter(*adapter, impl_->config, *impl_->weights, false, params);
   Backend& backend = impl_->backend();
   BufferPtr buffer = backend.allocate(DType::kF32, adapter->param_count());
   backend.upload(*buffer, DType::kF32, 0, adapter->param_count(), params.data());

@@ -62,6 +62,12 @@ std::string heading(const Run& run) {
                                            plural(r.steps, "update"), " of ", count(run.planned()),
                                            "; wick train --resume goes on from there.</p>\n")
                                      : "";
+  if (r.stopped_early)
+    status += cat("<p class=\"status\">Stopped early after ", plural(r.steps, "update"), " of ",
+                  count(run.planned()), ": the held-out loss had stopped falling.</p>\n");
+  if (!r.interrupted && r.kept_step >= 0 && r.kept_step != r.steps)
+    status += cat("<p class=\"status\">The result is that of update ", count(r.kept_step),
+                  ", whose held-out loss was the lowest.</p>\n");
   return cat("<header>\n<p class=\"brand\">wick ", WICK_VERSION, "</p>\n<h1>Training report</h1>\n",
              "<p class=\"lead\">", what, " of <b>", escaped(model_name(run.model)), "</b> (",
              escaped(run.model.model_type), ", ", count(run.model.parameters),
@@ -234,6 +240,29 @@ std::string samples(const Run& run) {
   return out + "</section>\n";
 }
 
+// What the model said to the same prompts at each look at the held-out rows.
+std::string eval_samples(const Run& run) {
+  const std::vector<EvalReport>& evals = run.result.evals;
+  size_t prompts = 0;
+  for (const EvalReport& e : evals) prompts = std::max(prompts, e.samples.size());
+  if (prompts == 0) return "";
+  std::string out = "<section>\n<h2>The same prompts at each look</h2>\n";
+  for (size_t i = 0; i < prompts; ++i) {
+    std::string prompt, rows;
+    for (const EvalReport& e : evals) {
+      if (i >= e.samples.size()) continue;
+      prompt = e.samples[i].prompt;
+      const std::string label = cat("Update ", count(e.step));
+      rows += quoted(label.c_str(), e.samples[i].answer, "after",
+                     e.best ? " <span class=\"badge good\">lowest loss so far</span>" : "");
+    }
+    out += cat("<article class=\"sample\">\n", quoted("Prompt", prompt, "prompt"),
+               i == 0 ? "<details open>" : "<details>", "<summary>Answers</summary>\n", rows,
+               "</details>\n</article>\n");
+  }
+  return out + "</section>\n";
+}
+
 std::string memory(const Run& run) {
   const Forecast& f = run.forecast;
   if (f.peak_bytes <= 0) return "";
@@ -316,15 +345,26 @@ std::string settings(const Run& run) {
   s.add("memory", o.memory_bytes > 0 ? bytes(o.memory_bytes) : "as needed");
   s.add("recompute", run.forecast.recompute);
   s.add("tokens of a pack", run.forecast.tokens_per_step);
+  if (run.forecast.packed_fill > 0) {
+    auto share = [](double x) { return cat(std::lround(100 * x), " %"); };
+    s.add("token slots used", cat(share(run.forecast.packed_fill), "; padded to the longest row ",
+                                  share(run.forecast.padded_fill), ", sorted by length ",
+                                  share(run.forecast.sorted_fill)));
+  }
   s.group("The optimizer");
   s.add("optimizer", o.optimizer);
   s.add("learning_rate", o.learning_rate);
   s.add("lr_schedule", o.lr_schedule);
   s.add("warmup", o.warmup < 0 ? "3 % of the run" : number(o.warmup) + " updates");
-  s.add("weight_decay", o.weight_decay);
+  if (o.weight_decay >= 0) s.add("weight_decay", o.weight_decay);
   s.add("grad_clip", o.grad_clip == 0 ? "off" : number(o.grad_clip));
-  s.add("beta1, beta2, eps",
-        cat(number(o.beta1, 6), ", ", number(o.beta2, 6), ", ", number(o.eps)));
+  if (o.beta1 >= 0)
+    s.add("beta1, beta2, eps",
+          cat(number(o.beta1, 6), ", ", number(o.beta2, 6), ", ", number(o.eps)));
+  if (!o.bias_correction) s.add("bias_correction", false);
+  if (o.momentum >= 0) s.add("momentum", o.momentum);
+  if (o.early_stop > 0) s.add("early_stop", o.early_stop);
+  if (o.keep_best || o.early_stop > 0) s.add("keep_best", true);
   if (o.loss != "sft") s.add("loss", o.loss);
   s.group("The data");
   s.add("data", o.data);
@@ -358,7 +398,8 @@ void write_report(const std::filesystem::path& path, const TrainOptions& options
                  "<meta name=\"color-scheme\" content=\"light dark\">\n<title>Training report: ",
                  escaped(model_name(model)), "</title>\n<style>\n", report::kStyle,
                  "</style>\n</head>\n<body>\n<main>\n", heading(run), key_figures(run), curves(run),
-                 samples(run), memory(run), settings(run), "</main>\n</body>\n</html>\n"));
+                 samples(run), eval_samples(run), memory(run), settings(run),
+                 "</main>\n</body>\n</html>\n"));
 }
 
 }  // namespace wick

@@ -4,8 +4,10 @@
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
+#include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
+#include "model/adapter_start.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -17,13 +19,10 @@ namespace {
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
   if (o.adapter_path.empty()) refuse("--adapter-path is empty: name a folder for the result");
-  if (o.fine_tune_type == "dora")
-    fail(ErrorCode::kUnsupported, "--fine-tune-type dora is not trained yet; use lora or full");
-  if (o.fine_tune_type != "lora" && o.fine_tune_type != "full")
-    refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora or full"));
-  if (o.optimizer != "adamw" && o.optimizer != "adam")
-    fail(ErrorCode::kUnsupported, "--optimizer ", o.optimizer,
-         " is not there yet; wanted adamw or adam (adam: without weight decay)");
+  if (o.fine_tune_type != "lora" && o.fine_tune_type != "dora" && o.fine_tune_type != "full")
+    refuse(cat("--fine-tune-type is \"", o.fine_tune_type, "\", wanted lora, dora or full"));
+  if (o.fine_tune_type == "full" && o.dora)
+    refuse("--dora is a kind of adapter; leave --fine-tune-type full out");
   if (!o.save_dtype.empty() && o.save_dtype != "f32" && o.save_dtype != "bf16" &&
       o.save_dtype != "f16")
     refuse(cat("--save-dtype is \"", o.save_dtype, "\", wanted f32, bf16 or f16"));
@@ -37,11 +36,49 @@ void check_options(const TrainOptions& o) {
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
   };
   in_range("learning-rate", o.learning_rate, 0.0, 10.0);
-  in_range("weight-decay", o.weight_decay, 0.0, 10.0);
   in_range("grad-clip", o.grad_clip, 0.0, 1e9);
   in_range("skip-below", o.skip_below, 0.0, 0.1);
-  in_range("beta1", o.beta1, 0.0, 0.999999);
-  in_range("beta2", o.beta2, 0.0, 0.9999999);
+  in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
+  in_range("lr-decay-rate", o.lr_decay_rate, 0.0, 1.0);
+  in_range("early-stop-delta", o.early_stop_delta, 0.0, 1e9);
+  in_range("hook-seconds", o.hook_seconds, 0.001, 86400.0);
+  if (o.lr_cycles < 1) refuse(cat("--lr-cycles is ", o.lr_cycles, ", wanted at least 1"));
+  if (o.lr_step_size < 1) refuse(cat("--lr-step-size is ", o.lr_step_size, ", wanted at least 1"));
+  if (o.early_stop < 0) refuse(cat("--early-stop is ", o.early_stop, ", wanted at least 0"));
+}
+
+LoraOptions lora_options(const TrainOptions& o) {
+  LoraOptions lora;
+  lora.rank = o.rank;
+  lora.alpha = static_cast<float>(o.alpha);
+  lora.dropout = static_cast<float>(o.dropout);
+  lora.targets = o.targets;
+  lora.num_layers = o.num_layers;
+  lora.rslora = o.rslora;
+  lora.dora = o.dora;
+  lora.init = o.init;
+  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
+  lora.rank_pattern = o.rank_pattern;
+  lora.alpha_pattern = o.alpha_pattern;
+  lora.layers_to_transform = o.layers_to_transform;
+  lora.exclude_modules = o.exclude_modules;
+  lora.modules_to_save = o.modules_to_save;
+  lora.trainable_token_indices = o.trainable_token_indices;
+  return lora;
+}
+
+// What of the kind of adapter is not its default, for identity().
+void add_kind(const TrainOptions& o, Json& j) {
+  if (o.rslora) j["rslora"] = true;
+  if (o.dora) j["dora"] = true;
+  if (o.init != "default") j["init"] = o.init;
+  if (o.lora_plus_ratio != 1.0) j["lora_plus_ratio"] = o.lora_plus_ratio;
+  for (const auto& [pattern, rank] : o.rank_pattern) j["rank_pattern"][pattern] = rank;
+  for (const auto& [pattern, alpha] : o.alpha_pattern) j["alpha_pattern"][pattern] = alpha;
+  if (!o.layers_to_transform.empty()) j["layers_to_transform"] = o.layers_to_transform;
+  if (!o.exclude_modules.empty()) j["exclude_modules"] = o.exclude_modules;
+  if (!o.modules_to_save.empty()) j["modules_to_save"] = o.modules_to_save;
+  if (!o.trainable_token_indices.empty()) j["trainable_token_indices"] = o.trainable_token_indices;
 }
 
 }  // namespace
@@ -65,15 +102,16 @@ void Trainer::Impl::declare() {
   }
   std::vector<LinearInfo> linears = adaptable_linears(m.config);
   if (!options.init_adapter.empty()) {
-    adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params));
+    Json kind = Json::object();
+    add_kind(options, kind);
+    kind.erase("lora_plus_ratio");
+    if (!kind.empty())
+      fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
+           kind.begin().key(), " out");
+    adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
+                                                      static_cast<float>(options.lora_plus_ratio)));
   } else {
-    LoraOptions lora;
-    lora.rank = options.rank;
-    lora.alpha = static_cast<float>(options.alpha);
-    lora.dropout = static_cast<float>(options.dropout);
-    lora.targets = options.targets;
-    lora.num_layers = options.num_layers;
-    adapter = std::make_shared<Adapter>(Adapter::create(lora, linears));
+    adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
     start_params = adapter->initial_params(options.seed);
   }
   trainable = std::make_shared<Trainable>(train_adapter(*adapter));
@@ -97,17 +135,43 @@ Json Trainer::Impl::identity() const {
   j["alpha"] = o.alpha;
   j["dropout"] = o.dropout;
   j["num_layers"] = o.num_layers;
+  add_kind(o, j);
   j["batch_size"] = o.batch_size;
   j["grad_accumulation_steps"] = o.grad_accumulation_steps;
   j["updates"] = forecast.updates;
   j["seed"] = o.seed;
   j["shuffle"] = o.shuffle;
+  j["packing"] = o.packing;
+  j["pack_tokens"] = forecast.tokens_per_step;
+  j["pack_targets"] = forecast.targets_per_step;
+  const DeviceInfo device = m.backend().info();
+  j["device"] = device.isa.empty() ? device.name : device.name + " " + device.isa;
   j["optimizer"] = o.optimizer;
   j["learning_rate"] = o.learning_rate;
   j["lr_schedule"] = o.lr_schedule;
   j["warmup"] = o.warmup;
+  j["warmup_init"] = o.warmup_init;
+  j["warmup_from_init"] = o.warmup_from_init;
+  j["lr_end"] = o.lr_end;
+  j["lr_decay_steps"] = o.lr_decay_steps;
+  if (o.lr_schedule == "cosine_with_restarts") j["lr_cycles"] = o.lr_cycles;
+  if (o.lr_schedule == "wsd") j["lr_decay_share"] = o.lr_decay_share;
+  if (o.lr_schedule == "exponential_decay" || o.lr_schedule == "step_decay")
+    j["lr_decay_rate"] = o.lr_decay_rate;
+  if (o.lr_schedule == "step_decay") j["lr_step_size"] = o.lr_step_size;
   j["weight_decay"] = o.weight_decay;
   j["grad_clip"] = o.grad_clip;
+  // The constants of this optimizer, whatever their names.
+  const Hyper first = optimizer_hyper(o, o.learning_rate, 1);
+  j["optimizer_constants"] = std::vector<float>(first.begin() + 1, first.end());
+  j["early_stop"] = o.early_stop;
+  if (o.early_stop > 0 || o.keep_best) {
+    j["keep_best"] = true;
+    j["early_stop_delta"] = o.early_stop_delta;
+    j["steps_per_eval"] = o.steps_per_eval;
+    j["val_batches"] = o.val_batches;
+    j["valid_fingerprint"] = valid ? cat(valid->fingerprint()) : "";
+  }
   if (o.skip_below > 0) j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
@@ -115,16 +179,17 @@ Json Trainer::Impl::identity() const {
   return j;
 }
 
-void Trainer::Impl::save_result(std::span<const float> params) const {
+void Trainer::Impl::save_result(const std::string& folder, std::span<const float> params) const {
   const Model::Impl& m = model->impl();
+  make_folder(folder);
   if (adapter) {
-    adapter->save(options.adapter_path, params, m.name());
+    adapter->save(folder, params, m.name());
     return;
   }
-  write_model_files(m, options.adapter_path);
+  write_model_files(m, folder);
   std::optional<DType> dtype;
   if (!options.save_dtype.empty()) dtype = parse_dtype(options.save_dtype);
-  save_weights(options.adapter_path, m.config, *m.weights, dtype,
+  save_weights(folder, m.config, *m.weights, dtype,
                [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
                  const ParamLayout::Entry* e = trainable->layout.find(spec.name);
                  if (!e) return std::nullopt;
@@ -183,7 +248,11 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   model = &on;
   options = wanted;
   check_options(options);
-  if (options.optimizer == "adam") options.weight_decay = 0;
+  resolve_optimizer(options);
+  if (options.fine_tune_type == "dora") {
+    options.fine_tune_type = "lora";
+    options.dora = true;
+  }
   check_loss();
   load_data();
   declare();
@@ -195,6 +264,9 @@ void Trainer::Impl::check_folder() const {
   if (options.data.empty())
     fail(ErrorCode::kInvalidArgument,
          "--data is missing: a folder with train.jsonl, or a JSON-lines file");
+  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
+    fail(ErrorCode::kNotFound, options.adapter_path,
+         ": no such folder to resume from; leave --resume out to start from the beginning");
   make_folder(options.adapter_path);
   int64_t free_bytes = free_disk_bytes(options.adapter_path.c_str());
   if (free_bytes >= 0 && free_bytes < forecast.disk_bytes)
@@ -216,7 +288,9 @@ RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_byte
   setup.forecast_bytes = expected.peak_bytes + process_bytes;
   setup.update_seconds = 1e-3 * expected.step_ms;
   setup.eval_seconds = 1e-3 * expected.eval_ms;
-  setup.save_result = [this](std::span<const float> params) { save_result(params); };
+  setup.save_result = [this](const std::string& folder, std::span<const float> params) {
+    save_result(folder, params);
+  };
   return setup;
 }
 
@@ -254,6 +328,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   t.check_device();
 
   const int64_t process_bytes = t.process_bytes();
+  if (t.adapter)
+    start_adapter(*t.adapter, m.config, *m.weights, t.options.init_adapter.empty(), t.start_params);
   t.step->compile(m.backend(), *m.weights);
   t.open_prefix();
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
@@ -262,8 +338,16 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
 
-  TrainRun run(*t.step, t.run_setup(t.forecast, process_bytes));
-  TrainResult result = run.run(callbacks);
+  RunSetup setup = t.run_setup(t.forecast, process_bytes);
+  setup.answer_prompts = [&t, &prompts] {
+    const std::vector<std::string> texts = t.answer(prompts, t.step->params_buffer());
+    std::vector<EvalSample> samples;
+    for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[i].words, texts[i]});
+    return samples;
+  };
+  TrainRun run(*t.step, std::move(setup));
+  Watch watch(t.options, run.first_update());
+  TrainResult result = run.run(watch.around(callbacks));
 
   m.adapter = t.adapter;
   m.trained = t.adapter ? nullptr : t.trainable;

@@ -44,9 +44,18 @@ void Trainer::Impl::load_data() {
     messages.push_back(
         cat("rows are limited to the model's context of ", d.max_seq_length, " tokens"));
   }
-  train = ExampleSet::load(options.data, "train", m.words(), chat, d);
-  if (ExampleSet::has_split(options.data, "valid"))
-    valid = ExampleSet::load(options.data, "valid", m.words(), chat, d);
+  if (options.data_sources.empty()) options.data_sources = {{options.data, 1}};
+  const std::vector<DataSource>& sources = options.data_sources;
+  train = ExampleSet::load(sources, "train", m.words(), chat, d);
+  if (Dataset::has_split(sources, "valid")) {
+    valid = ExampleSet::load(sources, "valid", m.words(), chat, d);
+    if (options.val_split > 0)
+      messages.push_back(cat("--val-split is not used: ", valid->file(), " is held out"));
+  } else if (options.val_split > 0) {
+    valid = train.hold_out(options.val_split, options.seed);
+    messages.push_back(cat(valid->size(), " of ", valid->size() + train.size(),
+                           " rows are held out (--val-split)"));
+  }
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
     if (!set) continue;
     constexpr size_t kNamed = 5;
@@ -57,6 +66,27 @@ void Trainer::Impl::load_data() {
       messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
                              " more rows like that; wick data shows them all"));
   }
+}
+
+// Programs for packs that are far from full, and what share of all slots is used then.
+void Trainer::Impl::add_sizes(int64_t kept_bytes) {
+  const Order order = this->order();
+  const Model::Impl& m = model->impl();
+  std::vector<int64_t> sizes;
+  if (!step->prefix()) sizes = smaller_sizes(train, order, step->limits(), options.packing);
+  step->add_sizes(*m.weights, sizes);
+  if (options.memory_bytes > 0 &&
+      step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes) {
+    step->clear_sizes();
+    sizes.clear();
+  }
+  const SlotCount slots = count_slots(train, order, step->limits(), sizes, options.packing);
+  auto fill = [&](int64_t all) {
+    return static_cast<double>(slots.useful) / static_cast<double>(std::max<int64_t>(1, all));
+  };
+  forecast.packed_fill = fill(slots.packed);
+  forecast.padded_fill = fill(slots.padded);
+  forecast.sorted_fill = fill(slots.sorted);
 }
 
 // One update's worth of rows for a forecast without data.

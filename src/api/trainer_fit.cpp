@@ -36,6 +36,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
   s.skip_below = static_cast<float>(options.skip_below);
+  s.optimizer = optimizer_op(options.optimizer);
   s.loss = loss_maker();
   return s;
 }
@@ -48,7 +49,7 @@ std::unique_ptr<TrainStep> Trainer::Impl::make_step(const PackLimits& limits,
 }
 
 Order Trainer::Impl::order() const {
-  return Order(train.size(), options.batch_size * options.grad_accumulation_steps, options.seed,
+  return Order(train, options.batch_size * options.grad_accumulation_steps, options.seed,
                options.shuffle);
 }
 
@@ -98,6 +99,8 @@ void Trainer::Impl::choose_step() {
     forecast.recompute_blocks = fit.recompute_blocks;
   }
   forecast.recompute = forecast.recompute_blocks > 0;
+  add_sizes(kept);
+  f = step->forecast(m.backend());
   forecast.weights = f.weights;
   forecast.params = f.params;
   forecast.gradients = f.grads;
@@ -112,10 +115,12 @@ void Trainer::Impl::choose_step() {
   forecast.tokens_per_step = step->limits().tokens;
   forecast.targets_per_step = step->limits().targets;
   forecast.gflop = step->micro_flops() / 1e9;
-  forecast.updates =
-      forecast.assumed_rows && options.iters <= 0 ? 1 : count_updates(options, train.size());
-  // Adapter or model, and the checkpoint with its moments.
-  forecast.disk_bytes = 2 * f.params + f.moments;
+  forecast.updates = forecast.assumed_rows && options.iters <= 0
+                         ? 1
+                         : count_updates(options, train.rows_per_epoch());
+  // Adapter or model, and the checkpoint with what the optimizer keeps; the best in both.
+  const int64_t results = options.keep_best || options.early_stop > 0 ? 4 : 2;
+  forecast.disk_bytes = results * f.params + f.moments;
   if (free_step) forecast.choice = describe_choice(free);
   forecast_time(free_step.get());
   forecast.process_bytes = process_bytes();
@@ -196,7 +201,8 @@ void Trainer::Impl::plan_prefix() {
   }
   const bool automatic = where == "auto";
   // Rows that are seen once are not worth keeping.
-  if (automatic && count_updates(options, train.size()) <= order().updates_per_epoch()) return;
+  if (automatic && count_updates(options, train.rows_per_epoch()) <= order().updates_per_epoch())
+    return;
   int64_t tokens = 0;
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr})
     for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
@@ -287,8 +293,10 @@ void Trainer::Impl::forecast_time(const TrainStep* free_step) {
                          {step->limits(), attended, forecast.recompute, step->micro_flops(),
                           static_cast<float>(options.skip_below)});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
+  double seconds = 0;
+  for (const Pack& pack : packs) seconds += probe.seconds(step->micro_plan(pack), attended);
   forecast.step_ms = 1e3 * (packing.count() / static_cast<double>(sampled) +
-                            packs_per_update * probe.seconds(step->micro_plan(), attended) +
+                            seconds / static_cast<double>(sampled) +
                             probe.update_seconds(trainable->layout.size()));
   if (free_step) {
     // Both by the rates of one probe, so that its noise cancels.

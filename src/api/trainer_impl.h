@@ -17,7 +17,7 @@ struct Trainer::Impl {
   TrainOptions options;
   ExampleSet train;
   std::optional<ExampleSet> valid;
-  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<Adapter> adapter;
   std::vector<float> start_params;  // of an adapter
   std::shared_ptr<const Trainable> trainable;
   // What a loss asks beside the trained model.
@@ -39,6 +39,7 @@ struct Trainer::Impl {
   void load_data();
   void declare();
   void assume_rows();
+  void add_sizes(int64_t kept_bytes);  // kept: beside the step, under --memory too
   void choose_step();
   StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
   std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;
@@ -66,7 +67,7 @@ struct Trainer::Impl {
   LossMaker loss_maker() const;
   void identify_loss(Json& identity) const;
   Json identity() const;
-  void save_result(std::span<const float> params) const;
+  void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.
   std::vector<PromptAndAnswer> sample_prompts() const;
   std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);

@@ -122,6 +122,11 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
 void Trainer::Impl::open_reference() {
   const TrainOptions& o = options;
   if (o.loss == "distill") {
+    for (const ParamLayout::Entry& e : trainable->layout.entries())
+      if (e.name.find("lm_head") != std::string::npos || e.name.find("embed") != std::string::npos)
+        fail(ErrorCode::kInvalidArgument,
+             "--loss distill compares through the model's own head, and ", e.name,
+             " would change it; train the linears of the blocks only");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
     return;
   }

@@ -6,6 +6,7 @@
 #include "app/options.h"
 #include "app/plot.h"
 #include "app/terminal.h"
+#include "app/train_view.h"
 #include "app/verbs.h"
 #include "base/check.h"
 
@@ -15,15 +16,18 @@ namespace {
 
 struct Flags {
   ModelFlags model;
+  DeviceFlags device;
   DataFlags data;
   ChatFlags chat;
   OutputFlags output;
-  std::string split, color = "auto";
+  TrainOptions train;  // of the estimate
+  std::string split, color = "auto", fix;
   int64_t row = -1;
+  bool strict = false, estimate = true;
 };
 
 constexpr int kBuckets = 10, kBarColumns = 40;
-constexpr size_t kIssuesShown = 20;
+constexpr size_t kShownOfKind = 20;
 
 // A line break is shown and taken; other control characters are shown only.
 std::string token_text(const std::string& text) {
@@ -89,57 +93,14 @@ void show_row(const DatasetRow& row, int64_t index, bool color, Output& out) {
   out.result(text);
 }
 
-void show_summary(const Dataset& data, const std::string& split, Output& out) {
-  DatasetStats s = data.stats();
-  std::map<std::string, int64_t> formats;
-  std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < data.size(); ++i) {
-    DatasetRow row = data.row(i);
-    ++formats[row.format];
-    lengths.push_back(static_cast<int64_t>(row.tokens.size()));
-  }
-  std::vector<Bucket> buckets = histogram(lengths, kBuckets);
-  std::vector<DatasetIssue> issues = data.issues();
-  double share =
-      s.tokens > 0 ? static_cast<double>(s.trained_tokens) / static_cast<double>(s.tokens) : 0.0;
+Json histogram_json(const std::vector<Bucket>& buckets) {
+  Json json = Json::array();
+  for (const Bucket& b : buckets)
+    json.push_back({{"from", b.from}, {"to", b.to}, {"rows", b.count}});
+  return json;
+}
 
-  Json buckets_json = Json::array(), issues_json = Json::array(), formats_json = Json::object();
-  for (const auto& b : buckets)
-    buckets_json.push_back({{"from", b.from}, {"to", b.to}, {"rows", b.count}});
-  for (const auto& issue : issues)
-    issues_json.push_back(
-        {{"kind", issue.kind}, {"file", issue.file}, {"line", issue.line}, {"what", issue.what}});
-  for (const auto& [name, count] : formats) formats_json[name] = count;
-  out.event({{"event", "data"},
-             {"file", data.file()},
-             {"split", split},
-             {"rows", s.rows},
-             {"rows_read", s.rows_read},
-             {"formats", formats_json},
-             {"tokens", s.tokens},
-             {"trained_tokens", s.trained_tokens},
-             {"trained_share", share},
-             {"shortest", s.shortest},
-             {"median", s.median},
-             {"p90", s.p90},
-             {"longest", s.longest},
-             {"histogram", buckets_json},
-             {"issues", issues_json}});
-  if (out.json()) return;
-
-  std::string kinds;
-  for (const auto& [name, count] : formats)
-    kinds +=
-        cat(kinds.empty() ? "" : ", ", formats.size() > 1 ? format_count(count) + " " : "", name);
-  out.result(cat("file     ", data.file()));
-  out.result(cat("rows     ", format_count(s.rows),
-                 s.rows_read > s.rows ? cat(" of ", format_count(s.rows_read), " read") : "", " (",
-                 kinds, ")"));
-  out.result(cat("tokens   ", format_count(s.tokens), ", ", format_count(s.trained_tokens),
-                 " of them trained (", percent(share), ")"));
-  out.result(cat("length   ", format_count(s.shortest), " to ", format_count(s.longest),
-                 " tokens, median ", format_count(s.median), ", 90 % within ",
-                 format_count(s.p90)));
+void show_histogram(const std::vector<Bucket>& buckets, Output& out) {
   int64_t most = 1;
   size_t width = 0;
   auto label = [](const Bucket& b) {
@@ -159,62 +120,197 @@ void show_summary(const Dataset& data, const std::string& split, Output& out) {
             " ", format_count(b.count)));
   }
   out.result();
-  if (issues.empty()) out.result("no problems found");
-  if (!issues.empty()) out.result(plural(static_cast<int64_t>(issues.size()), "problem"));
-  for (size_t i = 0; i < std::min(issues.size(), kIssuesShown); ++i)
-    out.result("  " + issue_text(issues[i]));
-  if (issues.size() > kIssuesShown)
-    out.result(cat("  and ", issues.size() - kIssuesShown, " more; --json has all"));
+}
+
+void show_split(const DataSplit& s, int64_t limit, Output& out) {
+  const std::vector<Bucket> buckets = histogram(s.lengths, kBuckets);
+  const double share =
+      s.tokens > 0 ? static_cast<double>(s.trained_tokens) / static_cast<double>(s.tokens) : 0.0;
+  const std::string files = joined(s.files, ", ");
+  out.event({{"event", "data"},
+             {"file", files},
+             {"split", s.split},
+             {"rows", s.rows},
+             {"rows_read", s.rows_read},
+             {"rows_over_limit", s.rows_over_limit},
+             {"formats", s.formats},
+             {"tokens", s.tokens},
+             {"trained_tokens", s.trained_tokens},
+             {"trained_share", share},
+             {"shortest", s.shortest},
+             {"median", s.median},
+             {"p90", s.p90},
+             {"longest", s.longest},
+             {"histogram", histogram_json(buckets)},
+             {"written", s.written.empty() ? Json() : Json(s.written)},
+             {"rows_written", s.rows_written}});
+  if (out.json()) return;
+  std::string kinds;
+  for (const auto& [name, count] : s.formats)
+    kinds +=
+        cat(kinds.empty() ? "" : ", ", s.formats.size() > 1 ? format_count(count) + " " : "", name);
+  out.result(cat(s.split, std::string(9 - std::min<size_t>(8, s.split.size()), ' '), files));
+  out.result(cat("rows     ", format_count(s.rows),
+                 s.rows_read > s.rows ? cat(" of ", format_count(s.rows_read), " read") : "",
+                 kinds.empty() ? "" : cat(" (", kinds, ")")));
+  out.result(cat("tokens   ", format_count(s.tokens), ", ", format_count(s.trained_tokens),
+                 " of them trained (", percent(share), ")"));
+  out.result(cat("length   ", format_count(s.shortest), " to ", format_count(s.longest),
+                 " tokens, median ", format_count(s.median), ", 90 % within ", format_count(s.p90),
+                 s.rows_over_limit > 0 ? cat("; ", format_count(s.rows_over_limit),
+                                             " over the limit of ", format_count(limit))
+                                       : ""));
+  show_histogram(buckets, out);
+}
+
+Json show_findings(const DataCheck& check, Output& out) {
+  std::map<std::string, int64_t> counts;
+  for (const DatasetIssue& f : check.findings) {
+    ++counts[f.kind];
+    out.event({{"event", "finding"},
+               {"kind", f.kind},
+               {"file", f.file},
+               {"line", f.line},
+               {"what", f.what}});
+  }
+  if (out.json()) return counts;
+  if (check.findings.empty()) out.result("no problems found");
+  if (!check.findings.empty())
+    out.result(plural(static_cast<int64_t>(check.findings.size()), "problem"));
+  for (const auto& [kind, count] : counts) {
+    out.result(cat("  ", kind, " (", format_count(count), ")"));
+    size_t shown = 0;
+    for (const DatasetIssue& f : check.findings)
+      if (f.kind == kind && shown++ < kShownOfKind) out.result("    " + issue_text(f));
+    if (shown > kShownOfKind)
+      out.result(cat("    and ", format_count(static_cast<int64_t>(shown - kShownOfKind)),
+                     " more; --json has all"));
+  }
+  return counts;
+}
+
+// What training would take, by the trainer's own forecast.
+Json show_estimate(Model& model, const TrainOptions& options, Output& out) {
+  try {
+    const Forecast f = Trainer(model, options).forecast();
+    const double seconds = f.total_seconds;
+    if (!out.json()) {
+      out.result(cat("training ", plural(f.updates, "update"),
+                     seconds > 0 ? cat(", about ", format_seconds(seconds)) : "", ", ",
+                     format_bytes(f.peak_bytes)));
+      if (f.packed_fill > 0) out.result("packing  token slots used: " + packing_text(f));
+    }
+    return {{"updates", f.updates},         {"seconds", seconds > 0 ? Json(seconds) : Json()},
+            {"peak_bytes", f.peak_bytes},   {"packed_fill", f.packed_fill},
+            {"padded_fill", f.padded_fill}, {"sorted_fill", f.sorted_fill}};
+  } catch (const Error& e) {
+    if (!out.json()) out.result(cat("training would refuse this: ", visible(e.what())));
+    return {{"refused", e.what()}};
+  }
 }
 
 int run(const Args& args, const Flags& flags) {
-  check_data_path(args, flags.data.data);
+  const std::vector<DataSource> sources = flags.data.sources(args);
   Output out(flags.output.json, flags.output.quiet);
-  Engine engine(EngineOptions{.device = "cpu", .threads = 1});
+  Engine engine(flags.device.options());
   Model model = Model::load(engine, flags.model.options());
   DatasetOptions options = flags.data.options;
   options.system_prompt = flags.chat.system_prompt;
   options.chat_template_config = flags.chat.chat_template_config;
   options.date = flags.chat.date;
-  Dataset data = Dataset::load(model, flags.data.data, flags.split, options);
-  if (!args.given("row")) {
-    show_summary(data, flags.split, out);
+  if (args.given("show")) {
+    Dataset data =
+        Dataset::load(model, sources, flags.split.empty() ? "train" : flags.split, options);
+    if (flags.row >= data.size())
+      throw UsageError(
+          cat("--show got ", flags.row, ", and ", data.file(), " has rows 0 to ", data.size() - 1));
+    show_row(data.row(flags.row), flags.row, uses_color(flags.color, stdout), out);
     return kDone;
   }
-  if (flags.row >= data.size())
-    throw UsageError(
-        cat("--row got ", flags.row, ", and ", data.file(), " has rows 0 to ", data.size() - 1));
-  show_row(data.row(flags.row), flags.row, uses_color(flags.color, stdout), out);
-  return kDone;
+  std::vector<std::string> splits = {"train", "valid", "test"};
+  if (!flags.split.empty()) splits = {flags.split};
+  const DataCheck check = check_data(model, sources, splits, options, flags.fix);
+  for (const DataSplit& split : check.splits) show_split(split, options.max_seq_length, out);
+  Json summary = {{"event", "summary"}};
+  const bool trains = std::any_of(check.splits.begin(), check.splits.end(),
+                                  [](const DataSplit& s) { return s.split == "train"; });
+  if (flags.estimate && trains) {
+    TrainOptions train = flags.train;
+    train.data = sources.front().path;
+    train.data_sources = sources;
+    train.dataset = options;
+    train.seed = static_cast<uint64_t>(flags.model.seed);
+    summary["training"] = show_estimate(model, train, out);
+    if (!out.json()) out.result();
+  }
+  summary["kinds"] = show_findings(check, out);
+  summary["findings"] = check.findings.size();
+  summary["fixes"] = check.fixes;
+  for (const DataSplit& split : check.splits)
+    if (!split.written.empty() && !out.json())
+      out.result(cat("cleaned  ", split.written, ", ", plural(split.rows_written, "row")));
+  if (!out.json())
+    for (const std::string& fix : check.fixes) out.result("  " + fix);
+  out.event(summary);
+  return flags.strict && !check.findings.empty() ? kFailed : kDone;
 }
 
 }  // namespace
 
 std::function<int()> declare_data(Args& args) {
   auto flags = std::make_shared<Flags>();
-  flags->split = "train";
-  args.summary = "look into a data set: lengths, problems, which tokens carry loss";
+  args.summary = "check a data set: lengths, problems, which tokens carry loss";
+  args.details =
+      "Reads every row of every split as training would, and names all that is wrong with file and "
+      "line, rows that cannot be read included. docs/data.md lists the kinds of findings.";
   args.json =
-      "One object: event (data), file, split, rows, rows_read, formats, tokens, trained_tokens, "
-      "trained_share, shortest, median, p90, longest, histogram, issues. With --row: row, line, "
+      "One object per split: event (data), file, split, rows, rows_read, rows_over_limit, formats, "
+      "tokens, trained_tokens, trained_share, shortest, median, p90, longest, histogram, written, "
+      "rows_written. One per finding: event (finding), kind, file, line (0: the whole file), what. "
+      "At the end one with event (summary), training (updates, seconds, peak_bytes, packed_fill, "
+      "padded_fill, sorted_fill, or refused), kinds, findings, fixes. With --show: row, line, "
       "format, full_length, trained_tokens, tokens (id, text, trained).";
   args.examples = {
-      {"wick data --data data", "a summary of data/train.jsonl"},
-      {"wick data --data data --row 0", "every token of the first row, trained ones in colour"},
-      {"wick data --model M --data data --split valid --json", "for a program"},
+      {"wick data --data data", "all splits: lengths, problems, what training would take"},
+      {"wick data --data data --show 0", "every token of the first row, trained ones in colour"},
+      {"wick data --data data --strict --quiet", "for a script: exit code 1 if anything is found"},
+      {"wick data --data data --fix clean", "a cleaned copy in clean/"},
   };
   add_data_flags(args, flags->data);
-  args.text("--split", flags->split, "NAME", "train, valid or test.")
-      .one_of({"train", "valid", "test"});
-  args.integer("--row", flags->row, "N", "Show every token of row N, counted from 0.", {.min = 0})
+  args.text("--split", flags->split, "NAME", "Only train, valid or test.")
+      .one_of({"train", "valid", "test"})
+      .shown("all");
+  args.integer("--show,--row", flags->row, "N", "Show every token of row N, counted from 0.",
+               {.min = 0})
       .shown("");
   args.text("--color", flags->color, "WHEN", "auto, always or never.")
       .one_of({"auto", "always", "never"});
-  args.group("Model");
-  args.text("--model", flags->model.model, "FOLDER", "Whose tokenizer and chat template.")
-      .shown("the small model inside wick")
+  args.flag("--strict", flags->strict, "Exit code 1 if anything is found.");
+  args.text("--fix", flags->fix, "FOLDER",
+            "Write a cleaned copy as JSON lines: without rows that are unreadable, unusable, "
+            "repeated, in another split as well or without trained tokens; characters repaired.")
       .path();
+  TrainOptions& o = flags->train;
+  args.group("Estimate");
+  args.flag("--estimate", flags->estimate, "Say what training on it would take.");
+  args.integer("--batch-size", o.batch_size, "N", "Rows of a batch.", {.min = 1});
+  args.integer("--grad-accumulation-steps", o.grad_accumulation_steps, "N",
+               "Batches that form one update.", {.min = 1});
+  args.integer("--epochs", o.epochs, "N", "How often the data is gone through.", {.min = 1});
+  args.integer("--iters", o.iters, "N", "Number of batches, instead of epochs.", {.min = 1})
+      .shown("");
+  args.integer("--rank,--lora-rank", o.rank, "N", "Rank of the adapter.", {.min = 1, .max = 65536});
+  args.list("--targets", o.targets, "NAMES", "Linears that get an adapter.");
+  args.integer("--num-layers", o.num_layers, "N", "Only the last N blocks; -1 for all.",
+               {.min = -1})
+      .shown("-1");
+  args.flag("--packing", o.packing, "Several rows in one sequence, each seeing only itself.");
+  args.number("--val-split", o.val_split, "X", "Held-out share, or number, of the rows.",
+              {.min = 0.0})
+      .shown("0");
+  add_model_flags(args, flags->model, false);
   add_chat_flags(args, flags->chat);
+  add_device_flags(args, flags->device);
   add_output_flags(args, flags->output);
   return [flags, &args] { return run(args, *flags); };
 }

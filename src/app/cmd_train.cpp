@@ -29,7 +29,7 @@ std::string model_words(const TrainFlags& flags) {
 }
 
 void test_after(Model& model, const TrainFlags& flags, const TrainOptions& options, Output& out) {
-  Dataset data = Dataset::load(model, options.data, "test", options.dataset);
+  Dataset data = Dataset::load(model, options.data_sources, "test", options.dataset);
   EvalOptions eval;
   eval.exact_match = false;
   eval.system_prompt = options.dataset.system_prompt;
@@ -47,7 +47,7 @@ void test_after(Model& model, const TrainFlags& flags, const TrainOptions& optio
 int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
   TrainOptions options = flags.train.checked(args);
-  if (flags.train.test && !Dataset::has_split(options.data, "test"))
+  if (flags.train.test && !Dataset::has_split(options.data_sources, "test"))
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
   Engine engine(flags.train.device.options());
   Model model = Model::load(engine, flags.train.model_options());
@@ -101,11 +101,12 @@ std::function<int()> declare_train(Args& args) {
       "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
       "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "
       "time_factor, gflop, updates, "
-      "assumed_rows, total_seconds, disk_bytes. step: step, steps, epoch, loss, learning_rate, "
-      "grad_norm, "
+      "assumed_rows, total_seconds, disk_bytes. step: step, steps, epoch, loss, update_loss, "
+      "learning_rate, grad_norm, "
       "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "
-      "seconds, seconds_left. eval: step, loss, perplexity, tokens, rows, best. saved: step, "
-      "path. done: steps, interrupted, first_loss, final_loss, first_valid_loss, valid_loss, "
+      "seconds, seconds_left. eval: step, loss, perplexity, tokens, rows, best, samples (with "
+      "prompts). saved: step, path. done: steps, interrupted, stopped_early, kept_step, best_step, "
+      "best_valid_loss, first_loss, final_loss, first_valid_loss, valid_loss, "
       "tokens, seconds, peak_bytes, adapter_path, report_path. test (with --test): loss, "
       "perplexity, rows, tokens.";
   args.examples = {
@@ -115,7 +116,11 @@ std::function<int()> declare_train(Args& args) {
        "a model of yours"},
       {"wick train --config lora.yaml --learning-rate 2e-4",
        "settings of mlx-lm or wick from a file, one of them changed"},
-      {"wick train --data data --adapter-path out --resume", "go on after Ctrl-C"},
+      {"wick train --data data --adapter-path out --resume", "go on after Ctrl-C or a kill"},
+      {"wick train --data data --adapter-path out --early-stop 3 --steps-per-eval 50",
+       "stop when the held-out loss stops falling, and keep the best"},
+      {"wick train --data data --adapter-path out --metrics out/run.jsonl --tensorboard out/logs",
+       "write every update for programs and for TensorBoard"},
   };
   add_train_flags(args, flags->train);
   add_output_flags(args, flags->output);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -160,9 +161,11 @@ void add_chat_flags(Args& args, ChatFlags& flags) {
 
 void add_data_flags(Args& args, DataFlags& flags) {
   args.group("Data");
-  args.text("--data", flags.data, "PATH",
-            "A folder with train.jsonl, valid.jsonl and test.jsonl, or one such file. Rows are "
-            "{\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}.")
+  args.repeat(
+          "--data", flags.data, "PATH[:WEIGHT]",
+          "A folder with train, valid and test files (.jsonl, .json or .csv), or one such file. "
+          "Rows are {\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}. May be repeated; "
+          "a weight of 2 has each row twice per epoch, 0.5 a half of them, drawn anew.")
       .path();
   args.integer("--max-seq-length", flags.options.max_seq_length, "N",
                "Longer rows are cut to N tokens, counted and named.", {.min = 1});
@@ -175,17 +178,26 @@ void add_data_flags(Args& args, DataFlags& flags) {
   args.text("--chat-feature", flags.options.chat_feature, "KEY", "Where rows keep the messages.");
 }
 
-void check_data_path(const Args& args, const std::string& data) {
+std::vector<DataSource> DataFlags::sources(const Args& args) const {
   args.require({"data"});
-  std::error_code ignored;
-  if (std::filesystem::exists(data, ignored)) return;
-  bool hub_name = std::count(data.begin(), data.end(), '/') == 1 && data.front() != '/' &&
-                  data.back() != '/' && data.front() != '.' && !data.ends_with(".jsonl");
-  throw Error(ErrorCode::kNotFound,
-              cat("--data ", data, ": there is no such file or folder",
-                  hub_name ? "; data sets of the hub are not downloaded by name: fetch their JSON "
-                             "lines and give the folder"
-                           : ""));
+  std::vector<DataSource> sources;
+  for (const std::string& text : data) {
+    DataSource source = parse_data_source(text);
+    const std::string& path = source.path;
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) {
+      bool hub_name = std::count(path.begin(), path.end(), '/') == 1 && path.front() != '/' &&
+                      path.back() != '/' && path.front() != '.' && !path.ends_with(".jsonl");
+      throw Error(
+          ErrorCode::kNotFound,
+          cat("--data ", path, ": there is no such file or folder",
+              hub_name ? "; data sets of the hub are not downloaded by name: fetch their JSON "
+                         "lines and give the folder"
+                       : ""));
+    }
+    sources.push_back(std::move(source));
+  }
+  return sources;
 }
 
 std::string issue_text(const DatasetIssue& issue) {

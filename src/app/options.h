@@ -53,12 +53,14 @@ struct ChatFlags {
 void add_chat_flags(Args& args, ChatFlags& flags);
 
 struct DataFlags {
-  std::string data;
+  std::vector<std::string> data;
   DatasetOptions options;
+
+  // The data sets and their weights. Throws: UsageError without --data; Error where it names a data
+  // set of the hub or no path.
+  std::vector<DataSource> sources(const Args& args) const;
 };
 void add_data_flags(Args& args, DataFlags& flags);
-// Throws: UsageError without --data, or where it names a data set of the hub and no path.
-void check_data_path(const Args& args, const std::string& data);
 
 // "file:line: what", without the line where it is about the whole file; safe for a terminal.
 std::string issue_text(const DatasetIssue& issue);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/prompt_file.h"
 
+#include <sstream>
+
 #include "base/check.h"
+#include "base/file.h"
 #include "io/jsonl.h"
 
 namespace wick {
@@ -37,6 +40,32 @@ std::vector<Prompt> read_prompts(const std::string& path) {
   });
   if (prompts.empty()) fail(ErrorCode::kCorruptFile, path, ": has no rows");
   return prompts;
+}
+
+std::vector<std::string> read_prompt_texts(const std::string& path) {
+  const std::string all = read_file(path);
+  const size_t first = all.find_first_not_of(" \t\r\n");
+  std::vector<std::string> texts;
+  if (first != std::string::npos && all[first] == '{') {
+    for (const Prompt& p : read_prompts(path)) {
+      std::string text = p.text;
+      if (p.kind == Prompt::Kind::kMessages) {
+        for (const Json& m : p.messages)
+          if (get_string(m, "role", p.where, std::string()) == "user")
+            text = get_string(m, "content", p.where);
+        if (text.empty()) fail(ErrorCode::kCorruptFile, p.where, ": no message of a user");
+      }
+      texts.push_back(text);
+    }
+    return texts;
+  }
+  std::istringstream lines(all);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back(line);
+  }
+  if (texts.empty()) fail(ErrorCode::kCorruptFile, path, ": no prompt; wanted one in each line");
+  return texts;
 }
 
 }  // namespace wick

@@ -22,4 +22,8 @@ struct Prompt {
 // "file:line: what", also for a file without rows.
 std::vector<Prompt> read_prompts(const std::string& path);
 
+// What a user would say, one text per prompt: the lines of a text file, or of JSON lines the
+// prompt, the text or the last message of a user. Throws: as read_prompts.
+std::vector<std::string> read_prompt_texts(const std::string& path);
+
 }  // namespace wick

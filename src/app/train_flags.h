@@ -10,28 +10,46 @@
 
 namespace wick {
 
+// Kinds of adapter: lists as they are written.
+struct KindFlags {
+  std::vector<std::string> rank_pattern, alpha_pattern, layers, tokens;
+  // Throws: UsageError.
+  void apply(TrainOptions& options) const;
+};
+
 struct TrainFlags {
   ModelFlags model;
   DeviceFlags device;
   DataFlags data;
   ChatFlags chat;
   TrainOptions train;
+  KindFlags kinds;
   double scale = 0;  // alpha / rank, when given
   bool test = false;
   bool random_weights = false;
   int64_t test_batches = -1;
-  std::string optimizer = "adamw";
   Json optimizer_config;  // of a settings file
   std::string optimizer_config_where;
+  bool nesterov = false;  // when given
+  std::string eval_prompts = {};
 
   // What the library is asked for, once everything is read. Throws: UsageError, Error.
   // `needs_data`: otherwise --data may be left out (a forecast).
   TrainOptions checked(const Args& args, bool needs_data = true) const;
   ModelOptions model_options() const;
+
+ private:
+  void finish_optimizer(const Args& args, TrainOptions& o) const;
 };
 
 void add_train_flags(Args& args, TrainFlags& flags);
 void add_sweep_flags(Args& args, TrainFlags& flags);
+// The optimizer and its schedule (train_flags_optimizer.cpp).
+void add_optimizer_flags(Args& args, TrainFlags& flags);
+// Refuses members of a nested mapping of a settings file that are not in `known`.
+void check_members(const Json& value, const std::string& where,
+                   const std::vector<std::string>& known);
+void add_kinds_flags(Args& args, TrainFlags& flags);
 void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "api/watch.h"
 #include "app/format.h"
 #include "app/plot.h"
 #include "base/check.h"
@@ -29,15 +30,6 @@ std::string shortened(const std::string& text, size_t columns) {
 std::string padded_right(std::string text, size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text;
-}
-
-void add_preference(Json& event, const PreferenceReport& p) {
-  if (!p.present) return;
-  event["rewards/chosen"] = p.chosen;
-  event["rewards/rejected"] = p.rejected;
-  event["accuracy"] = p.accuracy;
-  event["margin"] = p.margin;
-  event["kl"] = p.divergence;
 }
 
 std::string preference_words(const PreferenceReport& p) {
@@ -89,7 +81,15 @@ Json forecast_json(const Forecast& f) {
           {"updates", f.updates},
           {"assumed_rows", f.assumed_rows},
           {"total_seconds", f.total_seconds},
-          {"disk_bytes", f.disk_bytes}};
+          {"disk_bytes", f.disk_bytes},
+          {"packed_fill", f.packed_fill},
+          {"padded_fill", f.padded_fill},
+          {"sorted_fill", f.sorted_fill}};
+}
+
+std::string packing_text(const Forecast& f) {
+  return cat(percent(f.packed_fill), "; padded to the longest row ", percent(f.padded_fill),
+             ", sorted by length ", percent(f.sorted_fill));
 }
 
 std::string forecast_table(const Forecast& f) {
@@ -138,6 +138,7 @@ std::string forecast_table(const Forecast& f) {
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
                            f.prefix_blocks, " frozen blocks, whose outputs are kept"));
+  if (f.packed_fill > 0 && !f.assumed_rows) say("token slots used", packing_text(f));
   say("on disk", format_bytes(f.disk_bytes));
   return text;
 }
@@ -154,23 +155,7 @@ void TrainView::forecast(const Forecast& forecast) {
 void TrainView::progress(const StepReport& report) { out_.live(step_line(report, false)); }
 
 void TrainView::step(const StepReport& r) {
-  Json event = {{"event", "step"},
-                {"step", r.step},
-                {"steps", r.steps},
-                {"epoch", r.epoch},
-                {"loss", r.loss},
-                {"learning_rate", r.learning_rate},
-                {"grad_norm", r.grad_norm},
-                {"tokens", r.tokens},
-                {"trained_tokens", r.trained_tokens},
-                {"tokens_per_second", r.tokens_per_second},
-                {"utilisation", r.utilisation},
-                {"peak_bytes", r.peak_bytes},
-                {"forecast_bytes", r.forecast_bytes},
-                {"seconds", r.seconds},
-                {"seconds_left", r.seconds_left}};
-  add_preference(event, r.preference);
-  out_.event(event);
+  out_.event(step_event(r));
   if (out_.live())
     progress(r);
   else
@@ -178,11 +163,7 @@ void TrainView::step(const StepReport& r) {
 }
 
 void TrainView::eval(const EvalReport& r) {
-  Json event = {
-      {"event", "eval"},    {"step", r.step}, {"loss", r.loss}, {"perplexity", r.perplexity},
-      {"tokens", r.tokens}, {"rows", r.rows}, {"best", r.best}};
-  add_preference(event, r.preference);
-  out_.event(event);
+  out_.event(eval_event(r));
   std::string change;
   if (last_eval_ > 0)
     change = r.best ? ", the best so far" : r.loss > last_eval_ ? ", higher than before" : "";
@@ -193,7 +174,7 @@ void TrainView::eval(const EvalReport& r) {
 }
 
 void TrainView::saved(const SaveReport& r) {
-  out_.event({{"event", "saved"}, {"step", r.step}, {"path", r.path}});
+  out_.event(save_event(r));
   if (!out_.live()) out_.say(cat("step ", r.step, "  saved in ", r.path));
 }
 
@@ -204,6 +185,10 @@ void TrainView::finish(const TrainResult& r) {
   out_.event({{"event", "done"},
               {"steps", r.steps},
               {"interrupted", r.interrupted},
+              {"stopped_early", r.stopped_early},
+              {"kept_step", r.kept_step},
+              {"best_step", r.best_step},
+              {"best_valid_loss", r.best_valid_loss},
               {"first_loss", r.first_loss},
               {"final_loss", r.final_loss},
               {"first_valid_loss", r.first_valid_loss},

@@ -11,6 +11,8 @@
 namespace wick {
 
 Json forecast_json(const Forecast& forecast);
+// The share of token slots that is used, beside what padding would use.
+std::string packing_text(const Forecast& forecast);
 // A small table for people.
 std::string forecast_table(const Forecast& forecast);
 

@@ -68,7 +68,10 @@ std::vector<WeightForm> tile_forms(const Plan& plan) {
   };
   std::vector<Uses> uses(plan.values.size());
   for (const Step& step : plan.steps) {
-    const bool product = step.op == Op::kLinear || step.op == Op::kHead;
+    // A head with a second pair has no kernel on tiles.
+    const size_t plain_head = step.dir == Dir::kForward ? 3 : 6;
+    const bool product =
+        step.op == Op::kLinear || (step.op == Op::kHead && step.inputs.size() <= plain_head);
     const size_t weight_at = step.dir == Dir::kForward ? 1 : 2;
     // Rows of activations; the reverse of head begins with its losses' gradient, which is f32.
     const size_t rows_at = step.op == Op::kHead && step.dir == Dir::kBackward ? 1 : 0;

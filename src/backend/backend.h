@@ -117,6 +117,9 @@ class Backend {
   virtual DType preferred_compute() const { return DType::kF32; }
   // Tokens of one run beyond which this device gets no faster by taking more at once.
   virtual int64_t tokens_at_once() const { return 2048; }
+  // Whether Program::run() returns before the run is done: then work whose inputs are made on the
+  // device can be given to it ahead of time.
+  virtual bool runs_ahead() const { return false; }
   // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
   virtual Selection select(const Plan& plan) const = 0;
   // Programs that never run at the same time may share one arena, as large as the largest of them

@@ -32,6 +32,7 @@ constexpr Table kTables[] = {
     {{"sampling", "choosing a token, beside a forward pass"}, bench_sampling},
     {{"memory", "weights, a forward pass, a training step, the KV cache"}, bench_memory},
     {{"batch", "training and decoding at batches of 1, 4, 8, 16"}, bench_batch},
+    {{"packing", "rows of mixed length, packed and padded"}, bench_packing},
     {{"merge", "an adapter into the weights and out again"}, bench_merge},
     {{"profile", "where the time of a step goes, with --profile"}, nullptr},
 };

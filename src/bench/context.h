@@ -51,6 +51,7 @@ void bench_sampling(const BenchContext& context);
 void bench_memory(const BenchContext& context);
 void bench_batch(const BenchContext& context);
 void bench_merge(const BenchContext& context);
+void bench_packing(const BenchContext& context);
 // One row each, for several tables.
 void train_row(const BenchContext& context, const char* bench, const char* what, int64_t batch);
 void decode_row(const BenchContext& context, const char* bench, const char* what, int64_t batch);

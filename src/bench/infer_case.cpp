@@ -9,36 +9,82 @@ DecodeCase::DecodeCase(const BenchContext& c, int64_t batch, int64_t length)
                                             nullptr, batch, length);
 }
 
+std::vector<SlotToken> DecodeCase::prompt(int64_t slot, int64_t tokens) {
+  std::vector<int32_t>& ids = history_[static_cast<size_t>(slot)];
+  ids.clear();
+  std::vector<SlotToken> run;
+  for (int64_t p = 0; p < tokens; ++p) {
+    ids.push_back(
+        bench_id(context_.options.seed, 0, slot * (tokens + 1) + p, context_.config().vocab));
+    run.push_back(
+        {ids.back(), static_cast<int32_t>(slot), static_cast<int32_t>(p), p + 1 == tokens});
+  }
+  return run;
+}
+
 void DecodeCase::prefill(int64_t tokens) {
   std::vector<float> last, all;
   for (int64_t slot = 0; slot < batch_; ++slot) {
-    std::vector<int32_t>& ids = history_[static_cast<size_t>(slot)];
-    ids.clear();
-    std::vector<SlotToken> run;
-    for (int64_t p = 0; p < tokens; ++p) {
-      ids.push_back(
-          bench_id(context_.options.seed, 0, slot * (tokens + 1) + p, context_.config().vocab));
-      run.push_back(
-          {ids.back(), static_cast<int32_t>(slot), static_cast<int32_t>(p), p + 1 == tokens});
-    }
-    engine_->run(run, last, step_seconds_);
+    engine_->run(prompt(slot, tokens), last, step_seconds_);
     all.insert(all.end(), last.begin(), last.end());
   }
   logits_ = std::move(all);
   length_ = tokens;
+  walking_ = false;
 }
 
-void DecodeCase::decode(int64_t keep) {
-  if (length_ == capacity_) {
-    length_ = keep;
-    for (auto& ids : history_) ids.resize(static_cast<size_t>(keep) + 1);
+void DecodeCase::prefill_greedy(int64_t tokens) {
+  if (!engine_->can_walk()) {
+    prefill(tokens);
+    sample({});
+    return;
   }
+  std::vector<int32_t> drawn;
+  for (int64_t slot = 0; slot < batch_; ++slot) {
+    engine_->run_greedy(prompt(slot, tokens), drawn);
+    history_[static_cast<size_t>(slot)].push_back(drawn[0]);
+  }
+  length_ = tokens;
+  walking_ = false;
+}
+
+bool DecodeCase::make_room(int64_t steps, int64_t keep) {
+  if (length_ + steps <= capacity_) return false;
+  length_ = keep;
+  for (auto& ids : history_) ids.resize(static_cast<size_t>(keep) + 1);
+  return true;
+}
+
+std::vector<SlotToken> DecodeCase::last_tokens() const {
   std::vector<SlotToken> run;
   for (int64_t slot = 0; slot < batch_; ++slot)
     run.push_back({history_[static_cast<size_t>(slot)].back(), static_cast<int32_t>(slot),
                    static_cast<int32_t>(length_), true});
-  engine_->run(run, logits_, step_seconds_);
+  return run;
+}
+
+void DecodeCase::decode(int64_t keep) {
+  make_room(1, keep);
+  engine_->run(last_tokens(), logits_, step_seconds_);
   ++length_;
+  walking_ = false;
+}
+
+void DecodeCase::decode_greedy(int64_t steps, int64_t keep) {
+  if (!engine_->can_walk()) {
+    for (int64_t i = 0; i < steps; ++i) {
+      decode(keep);
+      sample({});
+    }
+    return;
+  }
+  if (make_room(steps, keep) || !walking_) engine_->walk_from(last_tokens());
+  walking_ = true;
+  engine_->walk(steps);
+  std::vector<int32_t> drawn;
+  engine_->walked(steps, drawn);
+  for (size_t i = 0; i < drawn.size(); ++i) history_[i % history_.size()].push_back(drawn[i]);
+  length_ += steps;
 }
 
 void DecodeCase::sample(const SampleOptions& options) {

@@ -18,6 +18,11 @@ class DecodeCase {
 
   // Runs the first `tokens` ids of every sequence from an empty cache; the last logits stay.
   void prefill(int64_t tokens);
+  // The same and draws each sequence's next token, the likeliest, where the back end does that
+  // best.
+  void prefill_greedy(int64_t tokens);
+  // Runs and draws `steps` more tokens of every sequence; wraps as decode() does.
+  void decode_greedy(int64_t steps, int64_t keep);
   // Runs one more token of every sequence, the one drawn last; wraps back to `keep` tokens when the
   // cache is full.
   void decode(int64_t keep);
@@ -30,9 +35,15 @@ class DecodeCase {
   DecoderEngine& engine() { return *engine_; }
 
  private:
+  std::vector<SlotToken> prompt(int64_t slot, int64_t tokens);
+  // Back to `keep` tokens where the cache has no room for `steps` more. Whether it went back.
+  bool make_room(int64_t steps, int64_t keep);
+  std::vector<SlotToken> last_tokens() const;
+
   const BenchContext& context_;
   int64_t batch_, capacity_, length_ = 0;
   std::unique_ptr<DecoderEngine> engine_;
+  bool walking_ = false;  // the engine's walk stands where the histories do
   std::vector<float> logits_;
   std::vector<std::vector<int32_t>> history_;
   SampleOptions sampling_;

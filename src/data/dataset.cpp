@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -10,44 +11,20 @@
 #include "base/rng.h"
 #include "data/preference.h"
 #include "data/row.h"
-#include "io/jsonl.h"
+#include "data/source.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The names a split's file may have, the first being the one to name in messages.
-std::vector<std::string> split_files(const std::string& split) {
-  if (split == "train") return {"train.jsonl"};
-  if (split == "valid") return {"valid.jsonl", "validation.jsonl", "val.jsonl"};
-  if (split == "test") return {"test.jsonl"};
-  fail(ErrorCode::kInvalidArgument, "split \"", split, "\": wanted is train, valid or test");
-}
+// Streams of the seed; the number is arbitrary and must stay as it is.
+constexpr uint64_t kHeldOutStream = 0x68656c64;
 
-std::vector<fs::path> files_of_split(const fs::path& folder, const std::string& split) {
-  std::vector<fs::path> found;
-  for (const std::string& name : split_files(split)) {
-    std::error_code ignored;
-    if (fs::exists(folder / name, ignored)) found.push_back(folder / name);
-  }
-  return found;
-}
-
-// Names of a few files of a folder, for the message about one that is missing.
-std::string listed(const fs::path& folder) {
-  constexpr size_t kShown = 8;
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename().string());
-  std::sort(names.begin(), names.end());
-  if (names.empty()) return "it is empty";
-  std::string list = "it has ";
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i)
-    list += cat(i == 0 ? "" : ", ", names[i]);
-  if (names.size() > kShown) list += cat(" and ", names.size() - kShown, " more");
-  return list;
+uint64_t row_key(uint64_t key, const Example& example) {
+  key = mix_key(key, example.ids.size());
+  for (int32_t id : example.ids) key = mix_key(key, static_cast<uint64_t>(id));
+  return key;
 }
 
 }  // namespace
@@ -70,14 +47,32 @@ std::string DataIssue::str() const {
 
 class ExampleSet::Loader {
  public:
-  Loader(std::string file, const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-         const DataOptions& options)
-      : encoder_(tokenizer, chat_template, options), options_(options) {
-    set_.file_ = std::move(file);
+  Loader(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const DataOptions& options)
+      : encoder_(tokenizer, chat_template, options), options_(options) {}
+
+  void begin(const std::string& file, double weight) {
+    set_.file_ += cat(set_.file_.empty() ? "" : ", ", file);
+    set_.parts_.push_back({file, set_.size(), set_.size(), weight});
+    said_.clear();
+  }
+
+  // All rows of a data set's file for that split.
+  void read(const DataSource& source, const std::string& split) {
+    const fs::path file = file_of_split(source.path, split);
+    begin(file.string(), source.weight);
+    if (file != source.path)
+      for (const fs::path& other : files_of_split(source.path, split))
+        if (other != file)
+          add_issue(DataIssueKind::kOther, 0,
+                    cat("is read as the ", split, " split; ", other.filename().string(),
+                        " beside it is not read"));
+    const int64_t before = set_.rows_read_;
+    for_each_row(file, {.row = [&](int64_t line, Json&& row) { add(line, std::move(row)); }});
+    if (set_.rows_read_ == before) fail_empty(file.string());
   }
 
   void add_issue(DataIssueKind kind, int64_t line, std::string what) {
-    set_.issues_.push_back({kind, set_.file_, line, std::move(what)});
+    set_.issues_.push_back({kind, file(), line, std::move(what)});
   }
 
   void add(int64_t line, Json&& row) {
@@ -90,7 +85,7 @@ class ExampleSet::Loader {
                     ? encoder_.encode(std::move(row), keep_prompt, found_)
                     : encode_preference(encoder_, options_, std::move(row), keep_prompt, found_);
     } catch (const Error& e) {
-      throw Error(e.code(), cat(set_.file_, ":", line, ": ", e.what()));
+      throw Error(e.code(), cat(file(), ":", line, ": ", e.what()));
     }
     example.line = line;
     for (DataIssue& issue : found_) {
@@ -109,12 +104,11 @@ class ExampleSet::Loader {
     if (!options_.keep_text) std::vector<Token>().swap(example.tokens);
     prompts_ += !example.prompt.empty();
     set_.examples_.push_back(std::move(example));
+    ++set_.parts_.back().end;
   }
 
   ExampleSet finish() {
-    if (set_.rows_read_ == 0)
-      fail(ErrorCode::kInvalidArgument, set_.file_,
-           ": the data set is empty; wanted is one JSON object per line");
+    if (set_.rows_read_ == 0) fail_empty(set_.file_);
     if (set_.examples_.empty())
       fail(ErrorCode::kInvalidArgument, set_.file_, ": none of the ", set_.rows_read_,
            " rows has a trained token (no assistant turn or completion within max_seq_length = ",
@@ -124,6 +118,13 @@ class ExampleSet::Loader {
   }
 
  private:
+  const std::string& file() const { return set_.parts_.back().file; }
+
+  [[noreturn]] static void fail_empty(const std::string& file) {
+    fail(ErrorCode::kInvalidArgument, file,
+         ": the data set is empty; wanted is one JSON object per line");
+  }
+
   void cut(Example& example) {
     auto keep = static_cast<size_t>(options_.max_seq_length);
     int64_t lost = std::count_if(example.trained.begin() + static_cast<std::ptrdiff_t>(keep),
@@ -144,40 +145,41 @@ class ExampleSet::Loader {
   int64_t prompts_ = 0;         // kept
 };
 
+ExampleSet ExampleSet::load(std::span<const DataSource> sources, const std::string& split,
+                            const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                            const DataOptions& options) {
+  if (sources.empty()) fail(ErrorCode::kInvalidArgument, "no data set is named");
+  Loader loader(tokenizer, chat_template, options);
+  bool any = false;
+  for (const DataSource& source : sources) {
+    if (!(source.weight > 0) || source.weight > 1e6)
+      fail(ErrorCode::kInvalidArgument, source.path, ": its weight is ", source.weight,
+           ", wanted more than 0 and at most 1000000");
+    // Of several data sets not each need have held-out rows.
+    if (sources.size() > 1 && split != "train" && !has_split(source.path, split)) continue;
+    loader.read(source, split);
+    any = true;
+  }
+  if (!any)
+    fail(ErrorCode::kNotFound, sources[0].path, " and the other data sets have no ", split,
+         ".jsonl (or .json, .csv)");
+  return loader.finish();
+}
+
 ExampleSet ExampleSet::load(const fs::path& path, const std::string& split,
                             const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                             const DataOptions& options) {
-  std::error_code error;
-  fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status))
-    fail(ErrorCode::kNotFound, path.string(),
-         ": no such file or folder; data is a .jsonl file, or a folder with train.jsonl, "
-         "valid.jsonl and test.jsonl");
-  if (!fs::is_directory(status)) {
-    Loader loader(path.string(), tokenizer, chat_template, options);
-    for_each_json_line(path, [&](int64_t line, Json&& row) { loader.add(line, std::move(row)); });
-    return loader.finish();
-  }
-
-  std::vector<fs::path> files = files_of_split(path, split);
-  if (files.empty())
-    fail(ErrorCode::kNotFound, path.string(), ": the folder has no ", split_files(split)[0], "; ",
-         listed(path));
-  Loader loader(files[0].string(), tokenizer, chat_template, options);
-  for (size_t i = 1; i < files.size(); ++i)
-    loader.add_issue(DataIssueKind::kOther, 0,
-                     cat("is read as the ", split, " split; ", files[i].filename().string(),
-                         " beside it is not read"));
-  for_each_json_line(files[0], [&](int64_t line, Json&& row) { loader.add(line, std::move(row)); });
-  return loader.finish();
+  const DataSource source{path.string(), 1};
+  return load(std::span(&source, 1), split, tokenizer, chat_template, options);
 }
 
 ExampleSet ExampleSet::from_text(std::string_view text, const std::string& where,
                                  const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                                  const DataOptions& options) {
-  Loader loader(where, tokenizer, chat_template, options);
-  for_each_json_line(text, where,
-                     [&](int64_t line, Json&& row) { loader.add(line, std::move(row)); });
+  Loader loader(tokenizer, chat_template, options);
+  loader.begin(where, 1);
+  for_each_row(text, where, RowFileKind::kJsonLines,
+               {.row = [&](int64_t line, Json&& row) { loader.add(line, std::move(row)); }});
   return loader.finish();
 }
 
@@ -191,6 +193,7 @@ ExampleSet ExampleSet::from_examples(std::vector<Example> examples, std::string 
   ExampleSet set;
   set.rows_read_ = static_cast<int64_t>(examples.size());
   set.examples_ = std::move(examples);
+  set.parts_.push_back({name, 0, set.size(), 1});
   set.file_ = std::move(name);
   return set;
 }
@@ -202,8 +205,61 @@ bool ExampleSet::has_split(const fs::path& path, const std::string& split) {
   return fs::exists(status) && split == "train";
 }
 
+int64_t DataPart::rows_per_epoch() const {
+  return static_cast<int64_t>(std::llround(weight * static_cast<double>(end - begin)));
+}
+
+int64_t ExampleSet::rows_per_epoch() const {
+  int64_t rows = 0;
+  for (const DataPart& part : parts_) rows += part.rows_per_epoch();
+  return rows;
+}
+
+const std::string& ExampleSet::file_of(int64_t row) const {
+  for (const DataPart& part : parts_)
+    if (row < part.end) return part.file;
+  return file_;
+}
+
+ExampleSet ExampleSet::hold_out(double amount, uint64_t seed) {
+  const auto rows = static_cast<double>(size());
+  const double wanted = amount < 1 ? std::ceil(amount * rows) : std::floor(amount);
+  if (!(wanted >= 1) || wanted >= rows)
+    fail(ErrorCode::kInvalidArgument, file_, ": --val-split ", amount, " of ", size(),
+         " rows holds out ", wanted, ", wanted at least 1 and at least 1 left to train on");
+  std::vector<uint64_t> keys;
+  for (const Example& e : examples_) keys.push_back(row_key(mix_key(seed, kHeldOutStream), e));
+  std::vector<uint64_t> sorted = keys;
+  std::sort(sorted.begin(), sorted.end());
+  const uint64_t last = sorted[static_cast<size_t>(wanted) - 1];
+  if (last == sorted.back())
+    fail(ErrorCode::kInvalidArgument, file_, ": --val-split ", amount,
+         " would hold out every row, because rows with the same tokens stay together");
+
+  ExampleSet held, kept;
+  held.file_ = kept.file_ = file_;
+  kept.rows_read_ = rows_read_;
+  kept.issues_ = std::move(issues_);
+  for (const DataPart& part : parts_) {
+    held.parts_.push_back({part.file, held.size(), 0, 1});
+    kept.parts_.push_back({part.file, kept.size(), 0, part.weight});
+    for (auto i = static_cast<size_t>(part.begin); i < static_cast<size_t>(part.end); ++i)
+      (keys[i] <= last ? held : kept).examples_.push_back(std::move(examples_[i]));
+    held.parts_.back().end = held.size();
+    kept.parts_.back().end = kept.size();
+  }
+  held.rows_read_ = held.size();
+  kept.rows_read_ -= held.rows_read_;
+  *this = std::move(kept);
+  return held;
+}
+
 uint64_t ExampleSet::fingerprint() const {
   uint64_t key = mix_key(0, examples_.size());
+  for (const DataPart& part : parts_)
+    if (part.weight != 1)
+      key = mix_key(mix_key(key, static_cast<uint64_t>(part.begin)),
+                    static_cast<uint64_t>(std::llround(part.weight * 1e9)));
   for (const Example& e : examples_) {
     key = mix_key(key, e.ids.size());
     if (e.second > 0 || e.undesirable)

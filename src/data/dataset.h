@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets of JSON lines: each row becomes token ids and a mask of the tokens that carry loss.
+// Data sets: each row becomes token ids and a mask of the tokens that carry loss. data/source.h
+// says which files are read.
 //
 // Three formats, those of mlx-lm, told apart row by row (looked for in this order):
 //   completions  {"prompt": …, "completion": …}   strings, or lists of messages
 //   chat         {"messages": […], "tools": […]?}
 //   text         {"text": "…"}
-// A member that is null counts as absent.
+// A member that is null counts as absent; messages and tools may be strings that hold JSON.
 //
 // Chat rows, and completions where the model has a chat template, are rendered by the template and
 // encoded as transformers does it: special tokens are those that the template writes, none are
@@ -30,12 +31,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "io/json.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "wick/dataset.h"
 
 namespace wick {
 
@@ -97,18 +100,30 @@ struct DataIssue {
   std::string str() const;  // "file:line: what"
 };
 
-// Rows are in the order of the file. Rows without a trained token are not among them.
+// The rows [begin, end) of one file. An epoch has each of them weight times: all of them as often
+// as the whole part of the weight says, and a share of them, drawn anew for each epoch, once more.
+struct DataPart {
+  std::string file;
+  int64_t begin = 0, end = 0;
+  double weight = 1;
+  int64_t rows_per_epoch() const;
+};
+
+// Rows are in the order of the files. Rows without a trained token are not among them.
 class ExampleSet {
  public:
-  // `path` is a JSON-lines file (then `split` does not matter) or a folder with train.jsonl,
-  // valid.jsonl (or validation.jsonl, val.jsonl) and test.jsonl. `chat_template` may be null.
+  // Each path is a file (then `split` does not matter) or a folder of splits. Several are read one
+  // after the other; for splits other than train, those that have it. `chat_template` may be null.
   // Throws: kNotFound; kCorruptFile as "file:line: what" for rows that cannot be used; what the
   // template throws, with file and line; kInvalidArgument for a data set without any trained token
   // and for wrong options.
+  static ExampleSet load(std::span<const DataSource> sources, const std::string& split,
+                         const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                         const DataOptions& options);
   static ExampleSet load(const std::filesystem::path& path, const std::string& split,
                          const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                          const DataOptions& options);
-  // The same from text in memory; `where` stands for the file in messages.
+  // The same from JSON lines in memory; `where` stands for the file in messages.
   static ExampleSet from_text(std::string_view text, const std::string& where,
                               const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                               const DataOptions& options);
@@ -119,17 +134,26 @@ class ExampleSet {
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const Example& operator[](int64_t i) const { return examples_[static_cast<size_t>(i)]; }
-  const std::string& file() const { return file_; }
+  const std::string& file() const { return file_; }  // of several: their names, with commas
+  const std::vector<DataPart>& parts() const { return parts_; }
+  const std::string& file_of(int64_t row) const;
+  int64_t rows_per_epoch() const;
+  // Moves rows into a set of their own: `amount` below 1 is a share of the rows, else their number.
+  // Which ones depends on the seed and the rows' tokens alone, so equal rows stay together.
+  // Throws: kInvalidArgument where nothing would be left on one side.
+  ExampleSet hold_out(double amount, uint64_t seed);
   int64_t rows_read() const { return rows_read_; }  // in the file, with those left out
   const std::vector<DataIssue>& issues() const { return issues_; }
   int64_t issue_count(DataIssueKind kind) const;
-  // Of every row's tokens and what is trained of them, in order: a run goes on only with the same.
+  // Of every row's tokens, what is trained of them and the weights, in order: a run goes on only
+  // with the same.
   uint64_t fingerprint() const;
 
  private:
   class Loader;
   std::vector<Example> examples_;
   std::vector<DataIssue> issues_;
+  std::vector<DataPart> parts_;
   std::string file_;
   int64_t rows_read_ = 0;
 };

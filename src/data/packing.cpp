@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -22,6 +23,7 @@ constexpr int64_t kPackCost = 512;
 constexpr int64_t kSimulatedUpdates = 1024;
 // Streams of the seed; the numbers are arbitrary and must stay as they are.
 constexpr uint64_t kShuffleStream = 0x6f72646572;
+constexpr uint64_t kShareStream = 0x7368617265;
 constexpr uint64_t kTokenStream = 0x746f6b656e;
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -138,6 +140,17 @@ class PackWriter {
 
 }  // namespace
 
+Pack first_part(const Pack& pack, const PackLimits& limits) {
+  WICK_CHECK(pack.used_tokens <= limits.tokens && pack.used_targets <= limits.targets);
+  Pack part = pack;
+  const auto tokens = std::min(part.ids.size(), static_cast<size_t>(limits.tokens));
+  const auto targets = std::min(part.rows.size(), static_cast<size_t>(limits.targets));
+  for (auto* v : {&part.ids, &part.positions, &part.begin, &part.end}) v->resize(tokens);
+  part.keys.resize(2 * tokens);
+  for (auto* v : {&part.rows, &part.targets, &part.segment}) v->resize(targets);
+  return part;
+}
+
 PackLimits row_size(const Example& example) {
   PackLimits size;
   for (size_t i = 1; i < example.trained.size(); ++i) size.targets += example.trained[i] != 0;
@@ -155,9 +168,9 @@ std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> 
     WICK_CHECK(row >= 0 && row < dataset.size(), "row ", row, " of ", dataset.size());
     PackLimits size = row_size(dataset[row]);
     if (size.tokens > limits.tokens || size.targets > limits.targets)
-      fail(ErrorCode::kInvalidArgument, dataset.file(), ":", dataset[row].line, ": the row needs ",
-           size.tokens, " token slots and ", size.targets, " targets, and the plan has ",
-           limits.tokens, " and ", limits.targets);
+      fail(ErrorCode::kInvalidArgument, dataset.file_of(row), ":", dataset[row].line,
+           ": the row needs ", size.tokens, " token slots and ", size.targets,
+           " targets, and the plan has ", limits.tokens, " and ", limits.targets);
     sizes.push_back(size);
   }
 
@@ -177,11 +190,40 @@ std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> 
   return packs;
 }
 
-Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
-    : rows_(rows), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
-  if (rows <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
+Order::Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : parts_(std::move(parts)), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
+  for (const DataPart& part : parts_) rows_ += part.rows_per_epoch();
+  if (rows_ <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
   if (batch_rows <= 0)
     fail(ErrorCode::kInvalidArgument, "an update of ", batch_rows, " rows; wanted is at least 1");
+}
+
+Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : Order(std::vector<DataPart>{{"", 0, rows, 1}}, batch_rows, seed, shuffle) {}
+
+Order::Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle)
+    : Order(dataset.parts(), batch_rows, seed, shuffle) {}
+
+std::vector<int64_t> Order::rows_of_epoch(int64_t epoch) const {
+  std::vector<int64_t> rows;
+  rows.reserve(static_cast<size_t>(rows_));
+  for (const DataPart& part : parts_) {
+    const int64_t count = part.end - part.begin;
+    int64_t left = part.rows_per_epoch();
+    for (; left >= count && left > 0; left -= count)
+      for (int64_t row = part.begin; row < part.end; ++row) rows.push_back(row);
+    if (left == 0) continue;
+    // The rows with the least keys of this epoch, in the order of the file.
+    std::vector<std::pair<uint64_t, int64_t>> drawn;
+    const uint64_t key = mix_key(mix_key(seed_, kShareStream), static_cast<uint64_t>(epoch));
+    for (int64_t row = part.begin; row < part.end; ++row)
+      drawn.emplace_back(mix_key(key, static_cast<uint64_t>(row)), row);
+    std::nth_element(drawn.begin(), drawn.begin() + left - 1, drawn.end());
+    const size_t first = rows.size();
+    for (int64_t i = 0; i < left; ++i) rows.push_back(drawn[static_cast<size_t>(i)].second);
+    std::sort(rows.begin() + static_cast<std::ptrdiff_t>(first), rows.end());
+  }
+  return rows;
 }
 
 int64_t Order::updates_per_epoch() const {
@@ -192,8 +234,7 @@ std::vector<int64_t> Order::update(int64_t index) const {
   WICK_CHECK(index >= 0, "update ", index);
   int64_t epoch = epoch_of(index);
   if (permutation_epoch_ != epoch) {
-    permutation_.resize(static_cast<size_t>(rows_));
-    std::iota(permutation_.begin(), permutation_.end(), int64_t{0});
+    permutation_ = rows_of_epoch(epoch);
     if (shuffle_) {
       Rng rng(mix_key(mix_key(seed_, kShuffleStream), static_cast<uint64_t>(epoch)));
       for (size_t i = permutation_.size(); i > 1; --i)
@@ -204,6 +245,79 @@ std::vector<int64_t> Order::update(int64_t index) const {
   int64_t first = (index % updates_per_epoch()) * batch_rows_;
   int64_t last = first + std::min(batch_rows_, rows_ - first);
   return {permutation_.begin() + first, permutation_.begin() + last};
+}
+
+namespace {
+
+// The tokens used of each pack of an update.
+std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const PackLimits& limits,
+                                   bool packing) {
+  std::vector<int64_t> used;
+  const std::vector<size_t> bin_of =
+      packing ? best_fit_decreasing(rows, limits) : std::vector<size_t>();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const size_t bin = packing ? bin_of[i] : i;
+    if (bin >= used.size()) used.resize(bin + 1, 0);
+    used[bin] += rows[i].tokens;
+  }
+  return used;
+}
+
+}  // namespace
+
+std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
+                                   const PackLimits& limits, bool packing) {
+  constexpr int64_t kSizes = 8, kLeastStep = 128;
+  // A program costs time to make; one that hardly any pack uses does not pay.
+  constexpr double kWorthIt = 0.02;
+  const int64_t step =
+      std::max(kLeastStep, round_up((limits.tokens + kSizes - 1) / kSizes, kTokenStep));
+  std::map<int64_t, int64_t> uses;
+  int64_t packs = 0;
+  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+    std::vector<PackLimits> rows;
+    for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
+    for (int64_t used : used_of_packs(rows, limits, packing)) {
+      ++packs;
+      ++uses[round_up(used, step)];
+    }
+  }
+  std::vector<int64_t> sizes;
+  for (const auto& [size, count] : uses)
+    if (size < limits.tokens && static_cast<double>(count) >= kWorthIt * static_cast<double>(packs))
+      sizes.push_back(size);
+  return sizes;
+}
+
+SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
+                      std::span<const int64_t> smaller, bool packing) {
+  SlotCount count;
+  std::vector<int64_t> lengths;
+  std::vector<size_t> batches;
+  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+    std::vector<PackLimits> sizes;
+    int64_t longest = 0;
+    for (int64_t row : order.update(u)) {
+      sizes.push_back(row_size(dataset[row]));
+      lengths.push_back(sizes.back().tokens);
+      longest = std::max(longest, lengths.back());
+      count.useful += lengths.back();
+    }
+    batches.push_back(sizes.size());
+    const auto rows = static_cast<int64_t>(sizes.size());
+    count.padded += rows * round_up(longest, kTokenStep);
+    for (int64_t used : used_of_packs(sizes, limits, packing)) {
+      const auto size = std::lower_bound(smaller.begin(), smaller.end(), used);
+      count.packed += size == smaller.end() ? limits.tokens : *size;
+    }
+  }
+  std::sort(lengths.begin(), lengths.end());
+  size_t end = 0;
+  for (size_t rows : batches) {
+    end += rows;
+    count.sorted += static_cast<int64_t>(rows) * round_up(lengths[end - 1], kTokenStep);
+  }
+  return count;
 }
 
 PackLimits smallest_limits(const ExampleSet& dataset) {

@@ -47,32 +47,58 @@ struct Pack {
   int64_t used_tokens = 0, used_targets = 0;
 };
 
+// The same pack within smaller limits. Requires: they hold what is used.
+Pack first_part(const Pack& pack, const PackLimits& limits);
+
 // Best-fit decreasing: the longest row first, each into the pack that it fills best. Depends on the
 // arguments alone. Without `packing` each row has a pack of its own.
 // Throws: kInvalidArgument, naming file and line, for a row that the limits cannot hold.
 std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> row_indices,
                             const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing);
 
-// Which rows form which update. Every epoch has every row exactly once, in an order that depends on
-// (seed, epoch) alone; its last update has the rows that remain. Not for several threads at once:
-// it remembers the order of one epoch.
+// Which rows form which update. Every epoch has every row exactly once (as often as its weight
+// says, where it has one), in an order that depends on (seed, epoch) alone; its last update has the
+// rows that remain. Not for several threads at once: it remembers the order of one epoch.
 class Order {
  public:
   // `batch_rows` counts all rows of an update, over all its micro-batches.
   // Throws: kInvalidArgument unless rows and batch_rows are positive.
   Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle);
+  // The same with the weights of a data set; keeps no reference to it.
+  Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle);
 
   std::vector<int64_t> update(int64_t index) const;
   int64_t updates_per_epoch() const;
+  int64_t rows_per_epoch() const { return rows_; }
   int64_t epoch_of(int64_t update) const { return update / updates_per_epoch(); }
 
  private:
-  int64_t rows_, batch_rows_;
+  Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, bool shuffle);
+  std::vector<int64_t> rows_of_epoch(int64_t epoch) const;
+
+  std::vector<DataPart> parts_;
+  int64_t rows_ = 0, batch_rows_;
   uint64_t seed_;
   bool shuffle_;
   mutable std::vector<int64_t> permutation_;
   mutable int64_t permutation_epoch_ = -1;
 };
+
+// Token slots of the first epoch (of its first 1,024 updates): what the rows need, what packs take,
+// and what padding each update's rows to the longest takes, in the order of the run and with the
+// rows sorted by length. Widths are multiples of 16.
+// `smaller` are the sizes of smaller_sizes().
+struct SlotCount {
+  int64_t useful = 0, packed = 0, padded = 0, sorted = 0;
+};
+SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
+                      std::span<const int64_t> smaller, bool packing);
+
+// Token budgets below that of the limits, ascending, in which packs of the first epoch lie with
+// less left empty: multiples of an eighth of it, those that some packs would use. A long row that
+// comes now and then must not make every update as long.
+std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
+                                   const PackLimits& limits, bool packing);
 
 // The least limits that hold every row of the data set: those for runs without packing. T is a
 // multiple of 16.

@@ -243,6 +243,10 @@ RowContent RowEncoder::read(Json&& row) const {
     if (content.is_chat) content.tools = read_tools(row);
   } else if (messages != nullptr) {
     content.format = RowFormat::kChat;
+    // Tables (CSV) can only hold them as text.
+    if (messages->is_string() && messages->get_ref<const std::string&>().starts_with('['))
+      *messages =
+          parse_json(messages->get_ref<const std::string&>(), cat('"', options_.messages_key, '"'));
     check_messages(*messages, options_.messages_key);
     if (template_ == nullptr)
       fail(ErrorCode::kInvalidArgument, "a row of \"", options_.messages_key,

@@ -41,19 +41,27 @@ int64_t DecoderEngine::cache_bytes() const {
   return bytes;
 }
 
-DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
-  Bucket& b = buckets_[tokens];
+DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
+  Bucket& b = buckets_[{tokens, tail}];
   if (b.program) return b;
   DecoderPlanOptions o;
   o.tokens = tokens;
   o.positions = context_;
   o.source = source_;
   o.cache_rows = slots_ * context_;
+  o.walks = tail == Tail::kWalk;
   b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
   Recorder& r = b.plan->recorder();
-  b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
-  b.logits = r.linear_f32(r.gather_rows(b.plan->hidden(), b.rows), b.plan->head_weight());
-  b.plan->plan().results.push_back(b.logits);
+  ValueId x = b.plan->hidden(), log = kNone;
+  if (tail != Tail::kWalk) {
+    b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
+    x = r.gather_rows(x, b.rows);
+  }
+  b.logits = b.plan->logits(x);
+  if (tail == Tail::kWalk) log = r.state("log", {kMostSteps, tokens}, DType::kI32);
+  if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), log);
+  if (tail != Tail::kWalk)
+    b.plan->plan().results.push_back(tail == Tail::kLogits ? b.logits : b.tokens);
   fuse(b.plan->plan());
   check(b.plan->plan());
 
@@ -72,12 +80,19 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens) {
     bindings[static_cast<size_t>(c.cache_k[layer])] = cache_k_[layer];
     bindings[static_cast<size_t>(c.cache_v[layer])] = cache_v_[layer];
   }
+  if (tail == Tail::kWalk) {
+    bindings[static_cast<size_t>(b.plan->plan().root(b.plan->place()))] = place_;
+    bindings[static_cast<size_t>(c.begin)] = begin_;
+    bindings[static_cast<size_t>(log)] = log_;
+  }
   if (c.adapter.params != kNone) bindings[static_cast<size_t>(c.adapter.params)] = params_;
   b.program = backend_.compile(b.plan->plan(), bindings, arena_);
   return b;
 }
 
-const Plan& DecoderEngine::plan(int64_t tokens) { return bucket(bucket_size(tokens)).plan->plan(); }
+const Plan& DecoderEngine::plan(int64_t tokens) {
+  return bucket(bucket_size(tokens), Tail::kLogits).plan->plan();
+}
 
 double DecoderEngine::flops(int64_t tokens) {
   double sum = 0;
@@ -88,16 +103,26 @@ double DecoderEngine::flops(int64_t tokens) {
 void DecoderEngine::run(std::span<const SlotToken> tokens, std::vector<float>& logits,
                         std::vector<double>* step_seconds) {
   logits.clear();
+  run_all(tokens, {.tail = Tail::kLogits, .logits = &logits}, step_seconds);
+}
+
+void DecoderEngine::run_greedy(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn) {
+  drawn.clear();
+  run_all(tokens, {.tail = Tail::kTokens, .drawn = &drawn}, nullptr);
+}
+
+void DecoderEngine::run_all(std::span<const SlotToken> tokens, const Results& results,
+                            std::vector<double>* step_seconds) {
   while (!tokens.empty()) {
     size_t n = std::min(tokens.size(), static_cast<size_t>(kLargestBucket));
-    run_chunk(tokens.first(n), logits, step_seconds);
+    run_chunk(tokens.first(n), results, step_seconds);
     tokens = tokens.subspan(n);
   }
 }
 
-void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits,
+void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, const Results& results,
                               std::vector<double>* step_seconds) {
-  Bucket& b = bucket(bucket_size(static_cast<int64_t>(tokens.size())));
+  Bucket& b = bucket(bucket_size(static_cast<int64_t>(tokens.size())), results.tail);
   const DecoderContext& c = b.plan->context();
   const size_t t = static_cast<size_t>(c.tokens);
   // A padding token has an empty range to attend to and no row in the cache.
@@ -131,10 +156,58 @@ void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, std::vector<flo
     b.program->wait();
   }
   if (wanted == 0) return;
-  const size_t vocab = static_cast<size_t>(config_.vocab), before = logits.size();
-  logits.resize(before + rows.size() * vocab);
-  b.program->read(b.logits, logits.data() + before, rows.size() * vocab * sizeof(float));
-  logits.resize(before + wanted * vocab);
+  auto append = [&](ValueId id, size_t row, auto& to) {
+    const size_t before = to.size();
+    to.resize(before + rows.size() * row);
+    b.program->read(id, to.data() + before, rows.size() * row * sizeof(to[0]));
+    to.resize(before + wanted * row);
+  };
+  if (results.tail == Tail::kLogits)
+    append(b.logits, static_cast<size_t>(config_.vocab), *results.logits);
+  else
+    append(b.tokens, 1, *results.drawn);
+}
+
+void DecoderEngine::walk_from(std::span<const SlotToken> tokens) {
+  if (!place_) {
+    place_ = backend_.allocate(DType::kI32, 4 * slots_);
+    begin_ = backend_.allocate(DType::kI32, slots_);
+    log_ = backend_.allocate(DType::kI32, kMostSteps * slots_);
+  }
+  const size_t slots = static_cast<size_t>(slots_);
+  std::vector<int32_t> place(4 * slots, 0), begin(slots, 0);
+  std::fill(place.begin() + static_cast<ptrdiff_t>(3 * slots), place.end(), -1);
+  walking_.clear();
+  for (const SlotToken& token : tokens) {
+    const size_t slot = static_cast<size_t>(token.slot);
+    const int32_t first = token.slot * static_cast<int32_t>(context_);
+    place[slot] = token.id;
+    place[slots + slot] = token.position;
+    place[2 * slots + slot] = first + token.position + 1;
+    place[3 * slots + slot] = first + token.position;
+    begin[slot] = first;
+    walking_.push_back({token.slot, token.position});
+  }
+  backend_.upload(*place_, DType::kI32, 0, 4 * slots_, place.data());
+  backend_.upload(*begin_, DType::kI32, 0, slots_, begin.data());
+}
+
+void DecoderEngine::walk(int64_t steps) {
+  WICK_DCHECK(steps <= kMostSteps);
+  Bucket& b = bucket(slots_, Tail::kWalk);
+  for (int64_t i = 0; i < steps; ++i) b.program->run();
+  for (auto& [slot, position] : walking_) position += steps;
+}
+
+void DecoderEngine::walked(int64_t steps, std::vector<int32_t>& drawn) {
+  bucket(slots_, Tail::kWalk).program->wait();
+  std::vector<int32_t> log(static_cast<size_t>(kMostSteps * slots_));
+  backend_.download(*log_, DType::kI32, 0, kMostSteps * slots_, log.data());
+  drawn.assign(static_cast<size_t>(steps * slots_), -1);
+  for (const auto& [slot, position] : walking_)
+    for (int64_t i = 0; i < steps; ++i)
+      drawn[static_cast<size_t>(i * slots_ + slot)] =
+          log[static_cast<size_t>((position - steps + 1 + i) % kMostSteps * slots_ + slot)];
 }
 
 }  // namespace wick

@@ -2,6 +2,9 @@
 // DecoderEngine: runs tokens through the model over a KV cache. Prefill and decoding are the same
 // plan at different sizes: a few buckets of tokens, each compiled on first use over the same
 // weights, cache and arena.
+//
+// Where the back end runs ahead of the host, greedy decoding can walk: a step draws the token that
+// the next one runs, on the device, and the host reads them when it likes.
 #pragma once
 
 #include <map>
@@ -46,14 +49,37 @@ class DecoderEngine {
   void run(std::span<const SlotToken> tokens, std::vector<float>& logits,
            std::vector<double>* step_seconds = nullptr);
 
+  // The same, and of each row of logits the likeliest token instead (-1: all are NaN).
+  void run_greedy(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn);
+
+  bool can_walk() const { return backend_.runs_ahead(); }
+  // How many steps may be walked before their tokens are read.
+  static constexpr int64_t kMostSteps = 32;
+  // From these tokens on, at most one of each slot; the other slots rest.
+  void walk_from(std::span<const SlotToken> tokens);
+  // Starts `steps` more. Requires: their positions are below context().
+  void walk(int64_t steps);
+  // Waits; `drawn` receives [steps][slots()], the tokens of the last `steps`, with what is of no
+  // meaning for resting slots.
+  void walked(int64_t steps, std::vector<int32_t>& drawn);
+
  private:
+  enum class Tail { kLogits, kTokens, kWalk };
   struct Bucket {
     std::unique_ptr<DecoderPlan> plan;
-    ValueId rows = kNone, logits = kNone;
+    ValueId rows = kNone, logits = kNone, tokens = kNone;
     std::unique_ptr<Program> program;
   };
-  Bucket& bucket(int64_t tokens);
-  void run_chunk(std::span<const SlotToken> tokens, std::vector<float>& logits,
+  Bucket& bucket(int64_t tokens, Tail tail);
+  // The results of a chunk go behind those in `logits` or `drawn`, as the tail says.
+  struct Results {
+    Tail tail;
+    std::vector<float>* logits = nullptr;
+    std::vector<int32_t>* drawn = nullptr;
+  };
+  void run_all(std::span<const SlotToken> tokens, const Results& results,
+               std::vector<double>* step_seconds);
+  void run_chunk(std::span<const SlotToken> tokens, const Results& results,
                  std::vector<double>* step_seconds);
 
   Backend& backend_;
@@ -64,7 +90,9 @@ class DecoderEngine {
   int64_t slots_, context_;
   std::vector<BufferPtr> cache_k_, cache_v_;
   BufferPtr rope_, arena_;
-  std::map<int64_t, Bucket> buckets_;
+  BufferPtr place_, begin_, log_;                     // of walking
+  std::vector<std::pair<int32_t, int64_t>> walking_;  // slots, and the position each runs next
+  std::map<std::pair<int64_t, Tail>, Bucket> buckets_;
 };
 
 }  // namespace wick

@@ -16,6 +16,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Steps that a walk is ahead of the host: few at first, so that text comes early.
+constexpr int64_t kMostAhead = 16;
+static_assert(kMostAhead <= DecoderEngine::kMostSteps);
+
 bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
@@ -35,10 +39,14 @@ struct TextGenerator::Sequence {
   Clock::time_point started, prompt_done;
   bool done = false;
 
-  // Takes the next token from its logits; `piece` receives text that is final.
-  void take(std::span<float> logits, const DecodeOptions& options, std::string& piece) {
-    int64_t position = static_cast<int64_t>(history.size());
-    int32_t id = sampler.sample(logits, history, position);
+  // Draws the next token from its logits and takes it.
+  void draw(std::span<float> logits, const DecodeOptions& options, std::string& piece) {
+    take(sampler.sample(logits, history, static_cast<int64_t>(history.size())), options, piece);
+  }
+
+  // Takes the next token; `piece` receives text that is final.
+  void take(int32_t id, const DecodeOptions& options, std::string& piece) {
+    if (id < 0) Sampler::fail_without_numbers();
     if (result.tokens.empty()) result.first_token_seconds = seconds_since(started);
     if (contains(options.stop_tokens, id)) {
       finish("stop", piece);
@@ -119,22 +127,33 @@ Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOpt
   std::vector<SlotToken> tokens;
   for (size_t i = kept; i < prompt.size(); ++i)
     tokens.push_back({prompt[i], 0, static_cast<int32_t>(i), i + 1 == prompt.size()});
-  std::vector<float> logits;
   cached_.resize(kept);
+  auto prompt_done = [&] {
+    cached_.assign(prompt.begin(), prompt.end());
+    s.result.prompt_seconds = seconds_since(s.started);
+    s.prompt_done = Clock::now();
+  };
+  auto tell = [&](const std::string& piece) {
+    s.result.text += piece;
+    if (!on_text || piece.empty() || on_text(piece) || s.done) return;
+    std::string rest;
+    s.finish("cancelled", rest);
+    s.result.text += rest;
+  };
+  if (engine_->can_walk() && s.sampler.is_plain_greedy()) {
+    std::vector<int32_t> drawn;
+    engine_->run_greedy(tokens, drawn);
+    prompt_done();
+    walk(s, bounded, drawn[0], tell);
+    return s.result;
+  }
+  std::vector<float> logits;
   engine_->run(tokens, logits);
-  cached_.assign(prompt.begin(), prompt.end());
-  s.result.prompt_seconds = seconds_since(s.started);
-  s.prompt_done = Clock::now();
-
+  prompt_done();
   while (true) {
     std::string piece;
-    s.take(logits, bounded, piece);
-    s.result.text += piece;
-    if (on_text && !piece.empty() && !on_text(piece) && !s.done) {
-      std::string rest;
-      s.finish("cancelled", rest);
-      s.result.text += rest;
-    }
+    s.draw(logits, bounded, piece);
+    tell(piece);
     if (s.done) break;
     int32_t position = static_cast<int32_t>(s.history.size() - 1);
     SlotToken next{s.history.back(), 0, position, true};
@@ -142,6 +161,33 @@ Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOpt
     cached_.push_back(next.id);
   }
   return s.result;
+}
+
+// What is drawn behind the end of the text is dropped: its rows of the cache are written again.
+void TextGenerator::walk(Sequence& s, const DecodeOptions& options, int32_t first,
+                         const std::function<void(const std::string&)>& tell) {
+  std::vector<int32_t> drawn = {first};
+  int64_t ahead = 1;
+  bool started = false;
+  while (true) {
+    for (int32_t id : drawn) {
+      if (started) cached_.push_back(s.history.back());
+      std::string piece;
+      s.take(id, options, piece);
+      tell(piece);
+      if (s.done) return;
+      if (!started) {
+        const SlotToken next{id, 0, static_cast<int32_t>(s.history.size() - 1), true};
+        engine_->walk_from({&next, 1});
+        started = true;
+      }
+    }
+    const int64_t left = options.max_tokens - static_cast<int64_t>(s.result.tokens.size());
+    const int64_t steps = std::min(ahead, left);
+    engine_->walk(steps);
+    engine_->walked(steps, drawn);
+    ahead = std::min(2 * ahead, kMostAhead);
+  }
 }
 
 std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<int32_t>>& prompts,
@@ -166,11 +212,13 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
   size_t next_prompt = 0;
   std::vector<float> logits;
   const size_t vocab = static_cast<size_t>(config_.vocab);
-  bool cancelled = false;
+  bool cancelled = false, changed = true;
 
-  auto take = [&](Active& a, std::span<float> row) {
-    std::string piece;
-    a.sequence->take(row, a.options, piece);
+  const bool walks =
+      engine_->can_walk() && Sampler(options.sample, config_.vocab).is_plain_greedy();
+  std::vector<int32_t> drawn;
+
+  auto settle = [&](Active& a, const std::string& piece) {
     a.sequence->result.text += piece;
     if (!a.sequence->done) return;
     results[a.index] = std::move(a.sequence->result);
@@ -197,10 +245,19 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
         for (size_t i = 0; i < prompt.size(); ++i)
           tokens.push_back({prompt[i], static_cast<int32_t>(slot), static_cast<int32_t>(i),
                             i + 1 == prompt.size()});
-        engine_->run(tokens, logits);
+        if (walks)
+          engine_->run_greedy(tokens, drawn);
+        else
+          engine_->run(tokens, logits);
         a.sequence->result.prompt_seconds = seconds_since(a.sequence->started);
         a.sequence->prompt_done = Clock::now();
-        take(a, logits);
+        std::string piece;
+        if (walks)
+          a.sequence->take(drawn[0], a.options, piece);
+        else
+          a.sequence->draw(logits, a.options, piece);
+        settle(a, piece);
+        changed = true;
       }
     }
     std::vector<SlotToken> tokens;
@@ -213,9 +270,34 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
       owners.push_back(slot);
     }
     if (tokens.empty()) break;
-    engine_->run(tokens, logits);
-    for (size_t i = 0; i < owners.size() && !cancelled; ++i)
-      take(active[owners[i]], std::span(logits).subspan(i * vocab, vocab));
+    if (!walks) {
+      engine_->run(tokens, logits);
+      for (size_t i = 0; i < owners.size() && !cancelled; ++i) {
+        Active& a = active[owners[i]];
+        std::string piece;
+        a.sequence->draw(std::span(logits).subspan(i * vocab, vocab), a.options, piece);
+        settle(a, piece);
+      }
+      continue;
+    }
+    if (changed) engine_->walk_from(tokens);
+    changed = false;
+    int64_t steps = kMostAhead;
+    for (size_t slot : owners) {
+      const Active& a = active[slot];
+      steps = std::min(
+          steps, a.options.max_tokens - static_cast<int64_t>(a.sequence->result.tokens.size()));
+    }
+    engine_->walk(steps);
+    engine_->walked(steps, drawn);
+    for (size_t slot : owners)
+      for (int64_t i = 0; i < steps && active[slot].sequence && !cancelled; ++i) {
+        Active& a = active[slot];
+        std::string piece;
+        a.sequence->take(drawn[static_cast<size_t>(i * slots) + slot], a.options, piece);
+        settle(a, piece);
+        changed |= !a.sequence;
+      }
   }
   return results;
 }

@@ -56,6 +56,9 @@ class TextGenerator {
   struct Sequence;
   void check_prompt(std::span<const int32_t> prompt, const DecodeOptions& options) const;
   void make_engine(int64_t slots, int64_t context);
+  // Takes `first` and what greedy decoding draws after it, on the device, to the end of the text.
+  void walk(Sequence& sequence, const DecodeOptions& options, int32_t first,
+            const std::function<void(const std::string&)>& tell);
 
   Backend& backend_;
   ModelConfig config_;

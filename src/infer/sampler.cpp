@@ -285,6 +285,19 @@ void Sampler::process(std::span<float> logits, std::span<const int32_t> history)
     });
 }
 
+bool Sampler::is_plain_greedy() const {
+  const SampleOptions& o = options_;
+  return o.temperature == 0 && o.logit_bias.empty() && o.repetition_penalty == 1 &&
+         o.presence_penalty == 0 && o.frequency_penalty == 0;
+}
+
+void Sampler::fail_without_numbers() {
+  fail(
+      ErrorCode::kInvalidArgument,
+      "no logit is a number above minus infinity; are there NaNs in the weights or the adapter, or "
+      "does logit_bias ban every token?");
+}
+
 int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> history, int64_t position,
                         float* logprob) {
   process(logits, history);
@@ -297,10 +310,7 @@ int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> histor
       lanes[j] = logits[i + j] > lanes[j] ? logits[i + j] : lanes[j];
   for (; i < logits.size(); ++i) lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
   float max = *std::max_element(lanes, lanes + kLanes);
-  if (max == -kInfinity)
-    fail(ErrorCode::kInvalidArgument,
-         "no logit is a number above minus infinity; are there NaNs in the weights or the adapter, "
-         "or does logit_bias ban every token?");
+  if (max == -kInfinity) fail_without_numbers();
 
   int32_t id;
   if (options_.temperature == 0 || max == kInfinity) {

@@ -63,6 +63,11 @@ class Sampler {
   int32_t sample(std::span<float> logits, std::span<const int32_t> history, int64_t position,
                  float* logprob = nullptr);
 
+  // Whether sample() is the largest logit and nothing else, as the op `sample` draws.
+  bool is_plain_greedy() const;
+  // Throws what sample() does.
+  [[noreturn]] static void fail_without_numbers();
+
   // Bias and penalties alone.
   void process(std::span<float> logits, std::span<const int32_t> history);
 

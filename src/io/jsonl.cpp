@@ -12,11 +12,13 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
 // `passed(offset)` is called now and then with a number of bytes that will not be read again.
-template <typename Passed>
-void walk_lines(std::string_view text, std::string_view where, const JsonLineFunction& f,
-                Passed&& passed) {
-  JsonParser parser;
+template <typename Line, typename Passed>
+void walk_lines(std::string_view text, std::string_view where, Line&& f, Passed&& passed) {
   size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
   for (int64_t line = 1; at < text.size(); ++line) {
     // Only as far as a line may reach: a file without line ends is refused before it is read.
@@ -30,8 +32,7 @@ void walk_lines(std::string_view text, std::string_view where, const JsonLineFun
     }
     std::string_view row = reach.substr(0, length);
     if (row.ends_with('\r')) row.remove_suffix(1);
-    if (row.find_first_not_of(" \t\r") != std::string_view::npos)
-      f(line, parser.parse(row, where, line));
+    f(line, row);
     at += length + 1;
     passed(std::min(at, text.size()));
   }
@@ -39,21 +40,34 @@ void walk_lines(std::string_view text, std::string_view where, const JsonLineFun
 
 }  // namespace
 
+void for_each_line(std::string_view text, std::string_view where, const LineFunction& f) {
+  walk_lines(text, where, f, [](size_t) {});
+}
+
 void for_each_json_line(const std::filesystem::path& path, const JsonLineFunction& f) {
   constexpr size_t kDropEvery = size_t{64} << 20;
   MappedFile file(path);
   auto bytes = file.bytes();
   size_t dropped = 0;
-  walk_lines({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string(), f,
-             [&](size_t offset) {
-               if (offset - dropped < kDropEvery) return;
-               file.drop_pages(dropped, offset - dropped);
-               dropped = offset;
-             });
+  JsonParser parser;
+  const std::string where = path.string();
+  walk_lines(
+      {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where,
+      [&](int64_t line, std::string_view row) {
+        if (!is_blank(row)) f(line, parser.parse(row, where, line));
+      },
+      [&](size_t offset) {
+        if (offset - dropped < kDropEvery) return;
+        file.drop_pages(dropped, offset - dropped);
+        dropped = offset;
+      });
 }
 
 void for_each_json_line(std::string_view text, std::string_view where, const JsonLineFunction& f) {
-  walk_lines(text, where, f, [](size_t) {});
+  JsonParser parser;
+  for_each_line(text, where, [&](int64_t line, std::string_view row) {
+    if (!is_blank(row)) f(line, parser.parse(row, where, line));
+  });
 }
 
 }  // namespace wick

@@ -13,6 +13,12 @@ namespace wick {
 
 constexpr size_t kMaxJsonLineBytes = size_t{64} << 20;
 
+// Calls `f` for each line with its number, counted from 1, without its end (LF or CR LF), blank
+// ones too; a byte order mark at the start is left out. Throws: kCorruptFile for a line above
+// kMaxJsonLineBytes, and whatever `f` throws.
+using LineFunction = std::function<void(int64_t line, std::string_view text)>;
+void for_each_line(std::string_view text, std::string_view where, const LineFunction& f);
+
 using JsonLineFunction = std::function<void(int64_t line, Json&& row)>;
 
 // Calls `f` for each line that is not blank, with its number counted from 1. A byte order mark at

@@ -7,6 +7,8 @@ namespace wick {
 
 namespace {
 
+constexpr const char *kEmbedding = "model.embed_tokens", *kHead = "lm_head";
+
 std::string layer_name(int64_t layer) { return cat("model.layers.", layer, "."); }
 
 // The specs of one weight, or of several that are computed as one product.
@@ -52,9 +54,27 @@ class Weights {
     l.w = (*this)(prefix + group + ".weight");
     if (index_.count(prefix + group + ".bias")) l.bias = (*this)(prefix + group + ".bias");
     const WeightSpec& spec = specs_[index_.at(prefix + group + ".weight")];
-    for (size_t i = 0; i < parts.size(); ++i)
+    bool scaled = false;
+    for (size_t i = 0; i < parts.size(); ++i) {
       l.parts.push_back({prefix + parts[i], spec.parts[i].shape[0]});
+      const Adapter* adapter = context_.adapter.adapter;
+      const LoraModule* module = adapter ? adapter->find(l.parts.back().module) : nullptr;
+      scaled |= module && module->m_offset >= 0;
+    }
+    if (scaled) l.squares = context_.squares(spec);
     return l;
+  }
+  // What an adapter trains in place of NAME.weight, or kNone.
+  ValueId whole(Recorder& r, const std::string& module) const {
+    const Adapter* adapter = context_.adapter.adapter;
+    const WholeModule* m = adapter ? adapter->find_whole(module) : nullptr;
+    if (!m) return kNone;
+    return r.flat(context_.adapter.params, m->offset, m->weight_shape(), module + ".weight");
+  }
+  // Of a module that may be trained whole: NAME.weight, or the adapter's own.
+  ValueId module(Recorder& r, const std::string& name) const {
+    const ValueId own = whole(r, name);
+    return own != kNone ? own : (*this)(name + ".weight");
   }
 
  private:
@@ -72,9 +92,9 @@ ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext
   ValueId v = r.cols(qkv, q_width + kv_width, q_width + 2 * kv_width);
   ValueId q, k;
   if (c.qk_norm) {
-    ValueId q_normed = r.rms_norm(r.cols(qkv, 0, q_width), w(prefix + "q_norm.weight"), c.eps);
+    ValueId q_normed = r.rms_norm(r.cols(qkv, 0, q_width), w.module(r, prefix + "q_norm"), c.eps);
     ValueId k_normed =
-        r.rms_norm(r.cols(qkv, q_width, q_width + kv_width), w(prefix + "k_norm.weight"), c.eps);
+        r.rms_norm(r.cols(qkv, q_width, q_width + kv_width), w.module(r, prefix + "k_norm"), c.eps);
     q = r.rope(q_normed, ctx.rope_table, ctx.positions, c.head_dim);
     k = r.rope(k_normed, ctx.rope_table, ctx.positions, c.head_dim);
   } else {
@@ -157,6 +177,21 @@ std::vector<LinearInfo> adaptable_linears(const ModelConfig& c) {
     add("mlp.down_proj", c.ffn, c.hidden);
     ++group;
   }
+  linears.push_back({kEmbedding, c.vocab, c.hidden, -1, group++, ModuleKind::kEmbedding});
+  auto gain = [&](const std::string& module, int64_t layer, int64_t width) {
+    linears.push_back({module, 1, width, layer, group++, ModuleKind::kGain});
+  };
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const std::string at = layer_name(layer);
+    gain(at + "input_layernorm", layer, c.hidden);
+    if (c.qk_norm) {
+      gain(at + "self_attn.q_norm", layer, c.head_dim);
+      gain(at + "self_attn.k_norm", layer, c.head_dim);
+    }
+    gain(at + "post_attention_layernorm", layer, c.hidden);
+  }
+  gain("model.norm", -1, c.hidden);
+  linears.push_back({kHead, c.hidden, c.vocab, -1, group++, ModuleKind::kHead});
   return linears;
 }
 
@@ -169,21 +204,26 @@ int64_t weight_count(const ModelConfig& config) {
 ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
   Weights w(c, ctx);
   const int64_t end = ctx.end_block < 0 ? c.layers : ctx.end_block;
-  ValueId x = ctx.first_block > 0 ? ctx.stream : r.embed(w("model.embed_tokens.weight"), ctx.ids);
+  ValueId x = ctx.first_block > 0
+                  ? ctx.stream
+                  : nn::embed(r, ctx.adapter, kEmbedding, w.module(r, kEmbedding), ctx.ids);
   for (int64_t layer = ctx.first_block; layer < end; ++layer) {
     const std::string at = layer_name(layer);
     r.begin_block(layer >= ctx.recompute_first && layer < ctx.recompute_end);
-    ValueId h = r.rms_norm(x, w(at + "input_layernorm.weight"), c.eps);
+    ValueId h = r.rms_norm(x, w.module(r, at + "input_layernorm"), c.eps);
     x = r.add(x, record_attention(r, c, ctx, w, layer, h));
-    h = r.rms_norm(x, w(at + "post_attention_layernorm.weight"), c.eps);
+    h = r.rms_norm(x, w.module(r, at + "post_attention_layernorm"), c.eps);
     x = r.add(x, record_mlp(r, c, ctx, w, layer, h));
     r.end_block();
   }
-  return ctx.end_block < 0 ? r.rms_norm(x, w("model.norm.weight"), c.eps) : x;
+  return ctx.end_block < 0 ? r.rms_norm(x, w.module(r, "model.norm"), c.eps) : x;
 }
 
-ValueId head_weight(const ModelConfig& c, const DecoderContext& ctx) {
-  return Weights(c, ctx)(c.tied ? "model.embed_tokens.weight" : "lm_head.weight");
+ValueId head_weight(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
+  const Weights w(c, ctx);
+  // A tied head stays the base's table where an adapter trains the embedding, as in PEFT.
+  const ValueId own = w.whole(r, kHead);
+  return own != kNone ? own : w(std::string(c.tied ? kEmbedding : kHead) + ".weight");
 }
 
 std::vector<float> rope_table(const ModelConfig& c, int64_t positions) {

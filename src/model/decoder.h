@@ -28,7 +28,8 @@ struct WeightSpec {
 
 std::vector<WeightSpec> weight_specs(const ModelConfig& config);
 
-// The linears of the blocks, in model order, for adapters.
+// The linears of the blocks, in model order, then the embedding, the gains and the head, for
+// adapters.
 std::vector<LinearInfo> adaptable_linears(const ModelConfig& config);
 
 // Weights, adapter numbers and trained weights, all counted.
@@ -41,7 +42,8 @@ struct DecoderContext {
   ValueId begin = kNone, end = kNone;      // [T] rows of k and v that a token attends to
   ValueId rope_table = kNone;              // f32 [P, head_dim]
   nn::AdapterBinding adapter;
-  std::function<ValueId(const WeightSpec&)> weight;  // the value of a weight or of a trained param
+  std::function<ValueId(const WeightSpec&)> weight;   // the value of a weight or of a trained param
+  std::function<ValueId(const WeightSpec&)> squares;  // Σ w² of each row, f32 [rows], for DoRA
   // Blocks [first, end) have their forward recorded again in the reverse pass.
   int64_t recompute_first = 0, recompute_end = 0;
 
@@ -60,8 +62,8 @@ struct DecoderContext {
 // stream behind end_block.
 ValueId record_decoder(Recorder& r, const ModelConfig& config, const DecoderContext& context);
 
-// The value of the head's weight [V, D]: the embedding when tied.
-ValueId head_weight(const ModelConfig& config, const DecoderContext& context);
+// The value of the head's weight [V, D]: the embedding when tied, unless an adapter has its own.
+ValueId head_weight(Recorder& r, const ModelConfig& config, const DecoderContext& context);
 
 // cos and sin of position * frequency for positions [0, P): f32 [P, head_dim], as transformers
 // computes them (angles rounded to f32).

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/decoder_plan.h"
 
+#include <numeric>
+
 namespace wick {
 
 DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
@@ -9,15 +11,24 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   Recorder& r = recorder_;
   const int64_t t = options.tokens;
   context_.tokens = t;
+  ValueId places = kNone;
+  if (options.walks) {
+    places = r.state("places", {4 * t}, DType::kI32);
+    place_ = r.flat(places, 0, {4, t}, "place");
+  }
+  auto row = [&](const char* name, int64_t at) {
+    return options.walks ? r.flat(places, at * t, {t}, name) : r.feed(name, {t}, DType::kI32);
+  };
   context_.first_block = options.first_block;
   context_.end_block = options.end_block;
   if (options.first_block > 0)
     context_.stream = r.feed("stream", {t, config.hidden}, weights.compute());
   else
-    context_.ids = r.feed("ids", {t}, DType::kI32);
-  context_.positions = r.feed("positions", {t}, DType::kI32);
-  context_.begin = r.feed("begin", {t}, DType::kI32);
-  context_.end = r.feed("end", {t}, DType::kI32);
+    context_.ids = row("ids", 0);
+  context_.positions = row("positions", 1);
+  context_.begin =
+      options.walks ? r.state("begin", {t}, DType::kI32) : r.feed("begin", {t}, DType::kI32);
+  context_.end = row("end", 2);
   context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
   context_.recompute_first = options.recompute_first;
   context_.recompute_end = options.recompute_end;
@@ -30,9 +41,18 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     bool drops = false;
     for (const LoraModule& m : adapter->modules()) drops |= m.dropout > 0;
     if (drops && options.training) context_.adapter.keys = r.feed("keys", {t, 2}, DType::kI32);
+    if (!adapter->frozen().empty())
+      context_.adapter.frozen =
+          r.weight("adapter.frozen", {static_cast<int64_t>(adapter->frozen().size())}, DType::kF32);
+    context_.adapter.tied = config.tied;
+    if ((adapter->options().dora || adapter->tokens()) && weights.compute() != DType::kF32) {
+      int64_t ranks = adapter->tokens() ? adapter->tokens()->count() : 0;
+      for (const LoraModule& m : adapter->modules()) ranks += m.rank;
+      context_.adapter.count = r.weight("count", {ranks}, DType::kI32);
+    }
   }
   if (options.cache_rows > 0) {
-    context_.cache_rows = r.feed("cache_rows", {t}, DType::kI32);
+    context_.cache_rows = row("cache_rows", 3);
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       Shape shape{options.cache_rows, config.kv_width()};
       context_.cache_k.push_back(r.state(cat("cache_k.", layer), shape, weights.compute()));
@@ -52,9 +72,22 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     weights_[spec.name] = {spec, id};
     return id;
   };
+  context_.squares = [this](const WeightSpec& spec) {
+    ValueId id = recorder_.weight(spec.name + ".squares", {spec.shape.rows()}, DType::kF32);
+    squares_[spec.name] = {spec, id};
+    return id;
+  };
   hidden_ = record_decoder(r, config_, context_);
-  if (options.end_block < 0) head_ = wick::head_weight(config_, context_);
-  context_.weight = nullptr;
+  if (options.end_block < 0) head_ = wick::head_weight(r, config_, context_);
+  context_.weight = context_.squares = nullptr;
+}
+
+ValueId DecoderPlan::logits(ValueId x) {
+  return nn::logits(recorder_, context_.adapter, "lm_head", head_, x);
+}
+
+ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
+  return nn::head(recorder_, context_.adapter, "lm_head", head_, x, targets, attr);
 }
 
 Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {
@@ -66,10 +99,23 @@ Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {
       bindings[static_cast<size_t>(id)] =
           weights.buffer(spec, plan_.value(id), forms[static_cast<size_t>(id)], backend);
   }
-  std::vector<float> table = rope_table(config_, options_.positions);
-  BufferPtr rope = backend.allocate(DType::kF32, static_cast<int64_t>(table.size()));
-  backend.upload(*rope, DType::kF32, 0, static_cast<int64_t>(table.size()), table.data());
-  bindings[static_cast<size_t>(context_.rope_table)] = rope;
+  for (const auto& [name, made] : squares_)
+    bindings[static_cast<size_t>(made.second)] = weights.squares(made.first, backend);
+  auto put = [&](ValueId id, DType dtype, const auto& numbers) {
+    const auto count = static_cast<int64_t>(numbers.size());
+    BufferPtr buffer = backend.allocate(dtype, count);
+    backend.upload(*buffer, dtype, 0, count, numbers.data());
+    bindings[static_cast<size_t>(id)] = buffer;
+  };
+  put(context_.rope_table, DType::kF32, rope_table(config_, options_.positions));
+  if (context_.adapter.frozen != kNone)
+    put(context_.adapter.frozen, DType::kF32, options_.source.adapter->frozen());
+  if (context_.adapter.count != kNone) {
+    std::vector<int32_t> count(
+        static_cast<size_t>(plan_.value(context_.adapter.count).shape.elements()));
+    std::iota(count.begin(), count.end(), 0);
+    put(context_.adapter.count, DType::kI32, count);
+  }
   return bindings;
 }
 

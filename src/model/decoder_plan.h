@@ -32,6 +32,9 @@ struct DecoderPlanOptions {
   ParamSource source;
   int64_t first_block = 0, end_block = -1;  // a part of the model, as in DecoderContext
   int64_t cache_rows = 0;                   // > 0: decode over a cache of that many rows per layer
+  // Ids, positions, ends and cache rows are the rows of one state `place` [4, T] (op sample),
+  // begins another, so that a step may make the next one's.
+  bool walks = false;
 };
 
 class DecoderPlan {
@@ -47,8 +50,13 @@ class DecoderPlan {
   // [T, D], behind the last norm, or the residual stream of a part that ends below it.
   ValueId hidden() const { return hidden_; }
   ValueId head_weight() const { return head_; }               // kNone for such a part
+  // Behind the hidden rows x [M, D], with an adapter's share: logits f32 [M, V], or the
+  // log-probabilities [M] of targets.
+  ValueId logits(ValueId x);
+  ValueId head(ValueId x, ValueId targets, const HeadAttr& attr = {});
   ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
   const DecoderContext& context() const { return context_; }
+  ValueId place() const { return place_; }  // i32 [4, T]; kNone unless the plan walks
 
   // Buffers of the weights and the rope table, by value id; states are the caller's to add.
   // Reads the weights that no earlier call has read.
@@ -60,8 +68,8 @@ class DecoderPlan {
   Plan plan_;
   Recorder recorder_;
   DecoderContext context_;
-  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_;
-  ValueId hidden_ = kNone, head_ = kNone;
+  std::map<std::string, std::pair<WeightSpec, ValueId>> weights_, squares_;
+  ValueId hidden_ = kNone, head_ = kNone, place_ = kNone;
 };
 
 }  // namespace wick

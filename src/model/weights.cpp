@@ -180,8 +180,28 @@ std::vector<float> ModelWeights::read_floats(const WeightSpec& spec) const {
 
 BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, WeightForm form,
                                Backend& backend) {
-  BufferPtr& slot = buffers_[spec.name];
+  // Rarely two plans want two forms of one weight: the head with an adapter of its own.
+  BufferPtr& slot = buffers_[form == WeightForm::kRows ? spec.name + ".rows" : spec.name];
   if (!slot) slot = backend.prepare(value, form, read(spec).data());
+  return slot;
+}
+
+BufferPtr ModelWeights::squares(const WeightSpec& spec, Backend& backend) {
+  BufferPtr& slot = buffers_[spec.name + ".squares"];
+  if (slot) return slot;
+  const std::vector<float> w = read_floats(spec);
+  const int64_t rows = spec.shape.rows(), cols = spec.shape.cols();
+  std::vector<float> sums(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t c = 0; c < cols; ++c) {
+      const double x = w[static_cast<size_t>(r * cols + c)];
+      sum += x * x;
+    }
+    sums[static_cast<size_t>(r)] = static_cast<float>(sum);
+  }
+  slot = backend.allocate(DType::kF32, rows);
+  backend.upload(*slot, DType::kF32, 0, rows, sums.data());
   return slot;
 }
 

@@ -49,6 +49,8 @@ class ModelWeights {
   // back end and form for each call.
   BufferPtr buffer(const WeightSpec& spec, const Value& value, WeightForm form, Backend& backend);
   bool loaded() const { return !buffers_.empty(); }
+  // Σ w² of each row, f32 [rows], of the numbers as they rest.
+  BufferPtr squares(const WeightSpec& spec, Backend& backend);
   // Forgets the buffers; programs keep those that they use.
   void release() { buffers_.clear(); }
 

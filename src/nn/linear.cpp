@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/linear.h"
 
+#include <algorithm>
+
+#include "plan/head_pair.h"
+
 namespace wick::nn {
 
 namespace {
@@ -10,55 +14,279 @@ struct Adapted {
   int64_t first_row;
 };
 
-ValueId b_matrix(Recorder& r, const AdapterBinding& binding, const LoraModule& m) {
-  return r.flat(binding.params, m.b_offset, {m.out, m.rank}, m.module + ".lora_B");
-}
+class AdaptedLinear {
+ public:
+  AdaptedLinear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x,
+                std::vector<Adapted> adapted)
+      : r_(r), binding_(binding), l_(l), x_(x), adapted_(std::move(adapted)) {}
+
+  ValueId record() {
+    const LoraModule& first = *adapted_.front().module;
+    const bool drops = r_.training() && first.dropout > 0;
+    if (first.m_offset >= 0) return drops ? scaled_with_dropout() : scaled();
+    ValueId y = product(true);
+    if (drops)
+      add_dropped(y);
+    else
+      add_pairs(y);
+    if (first.a0_offset >= 0) take_start(y);
+    return y;
+  }
+
+ private:
+  ValueId product(bool with_bias) {
+    ValueId y = r_.linear(x_, l_.w);
+    return with_bias && l_.bias != kNone ? r_.bias(y, l_.bias) : y;
+  }
+  ValueId columns(ValueId y, const Adapted& p) {
+    return r_.cols(y, p.first_row, p.first_row + p.module->out);
+  }
+  ValueId a_matrix(const LoraModule& m) {
+    return r_.flat(binding_.params, m.a_offset, {m.rank, m.in}, m.module + ".lora_A");
+  }
+  ValueId b_matrix(const LoraModule& m) {
+    return r_.flat(binding_.params, m.b_offset, {m.out, m.rank}, m.module + ".lora_B");
+  }
+  ValueId magnitudes(const LoraModule& m) {
+    return r_.flat(binding_.params, m.m_offset, {m.out}, m.module + ".lora_magnitude_vector");
+  }
+  int64_t all_ranks() const {
+    int64_t ranks = 0;
+    for (const Adapted& p : adapted_) ranks += p.module->rank;
+    return ranks;
+  }
+  // All A as one matrix: the adapter laid them side by side.
+  ValueId all_a() {
+    const LoraModule& first = *adapted_.front().module;
+    int64_t ranks = 0;
+    for (const Adapted& p : adapted_) {
+      WICK_CHECK(p.module->a_offset == first.a_offset + ranks * first.in);
+      ranks += p.module->rank;
+    }
+    return r_.flat(binding_.params, first.a_offset, {ranks, first.in},
+                   first.module + (adapted_.size() > 1 ? ".lora_A+" : ".lora_A"));
+  }
+
+  // y += scale * (x Aᵀ) Bᵀ, with one skinny product for all A.
+  void add_pairs(ValueId y) {
+    ValueId h = r_.linear(x_, all_a());
+    int64_t column = 0;
+    for (const Adapted& p : adapted_) {
+      const LoraModule& m = *p.module;
+      r_.linear_into(columns(y, p), r_.cols(h, column, column + m.rank), b_matrix(m), m.scale);
+      column += m.rank;
+    }
+  }
+
+  ValueId dropped(const LoraModule& m) {
+    WICK_CHECK(binding_.keys != kNone, "dropout needs the feed of keys");
+    return r_.dropout(x_, binding_.keys, m.dropout, m.site);
+  }
+  void add_dropped(ValueId y) {
+    for (const Adapted& p : adapted_) {
+      const LoraModule& m = *p.module;
+      ValueId h = r_.linear(dropped(m), a_matrix(m));
+      r_.linear_into(columns(y, p), h, b_matrix(m), m.scale);
+    }
+  }
+
+  // y -= scale * (x A0ᵀ) B0ᵀ: what PiSSA took out of W.
+  void take_start(ValueId y) {
+    const LoraModule& first = *adapted_.front().module;
+    ValueId a0 = r_.flat(binding_.frozen, first.a0_offset, {all_ranks(), first.in},
+                         first.module + ".start_A");
+    ValueId h = r_.linear(x_, a0);
+    int64_t column = 0;
+    for (const Adapted& p : adapted_) {
+      const LoraModule& m = *p.module;
+      ValueId b0 = r_.flat(binding_.frozen, m.b0_offset, {m.out, m.rank}, m.module + ".start_B");
+      r_.linear_into(columns(y, p), r_.cols(h, column, column + m.rank), b0, -m.scale);
+      column += m.rank;
+    }
+  }
+
+  // ‖W + scale B A‖ of each row, for each module. W is read by a product alone, which is what every
+  // form of it can do: A's rows go in as if they were tokens.
+  std::vector<ValueId> norms() {
+    ValueId a = all_a();
+    const DType type = r_.plan().value(x_).dtype;
+    if (type != DType::kF32) {
+      WICK_CHECK(binding_.count != kNone);
+      // A lookup of every row, since embed is what widens and narrows.
+      a = r_.embed(a, r_.flat(binding_.count, 0, {all_ranks()}, "count"));
+    }
+    ValueId wa = r_.linear(a, l_.w);  // [all ranks, sum of rows]
+    std::vector<ValueId> made;
+    int64_t row = 0;
+    for (const Adapted& p : adapted_) {
+      const LoraModule& m = *p.module;
+      ValueId own = r_.cols(r_.rows(wa, row, row + m.rank), p.first_row, p.first_row + m.out);
+      ValueId base = r_.flat(l_.squares, p.first_row, {m.out}, m.module + ".squares");
+      made.push_back(r_.column_norm(base, own, a_matrix(m), b_matrix(m), m.scale));
+      row += m.rank;
+    }
+    return made;
+  }
+
+  ValueId scaled() {
+    ValueId y = product(false);
+    add_pairs(y);
+    const std::vector<ValueId> norm = norms();
+    const Value of = r_.plan().value(y);
+    ValueId z = r_.temp(of.name + ".scaled", of.shape, of.dtype);
+    auto fill = [&](int64_t begin, int64_t end) {
+      if (begin < end)
+        r_.append({Op::kScale,
+                   Dir::kForward,
+                   {r_.cols(y, begin, end)},
+                   {{r_.cols(z, begin, end)}},
+                   ScaleAttr{1.0f}});
+    };
+    int64_t row = 0;
+    for (size_t i = 0; i < adapted_.size(); ++i) {
+      const Adapted& p = adapted_[i];
+      fill(row, p.first_row);
+      r_.append({Op::kColumnScale,
+                 Dir::kForward,
+                 {columns(y, p), magnitudes(*p.module), norm[i]},
+                 {{columns(z, p)}},
+                 {}});
+      row = p.first_row + p.module->out;
+    }
+    fill(row, of.shape.cols());
+    return l_.bias != kNone ? r_.bias(z, l_.bias) : z;
+  }
+
+  // As PEFT has it: the base sees x as it is, what DoRA changes sees the dropped one.
+  //   y = x Wᵀ + bias + (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
+  ValueId scaled_with_dropout() {
+    ValueId y = product(true);
+    const std::vector<ValueId> norm = norms();
+    auto add = [&](ValueId from, ValueId to, float factor) {
+      r_.append(
+          {Op::kScale, Dir::kForward, {from}, {{to, OutMode::kAccumulate}}, ScaleAttr{factor}});
+    };
+    for (size_t i = 0; i < adapted_.size(); ++i) {
+      const Adapted& p = adapted_[i];
+      const LoraModule& m = *p.module;
+      ValueId d = dropped(m);
+      ValueId base = r_.linear(d, l_.w);
+      ValueId change = r_.linear(r_.linear(d, a_matrix(m)), b_matrix(m), kNone, m.scale);
+      ValueId sum = r_.add(columns(base, p), change);
+      add(r_.column_scale(sum, magnitudes(m), norm[i]), columns(y, p), 1.0f);
+      add(columns(base, p), columns(y, p), -1.0f);
+      // The product makes all columns and a gradient must be made of all: of the others, zero.
+      int64_t row = 0;
+      for (const Linear::Part& other : l_.parts) {
+        const int64_t end = row + other.rows;
+        if (row != p.first_row) add(r_.cols(base, row, end), r_.cols(y, row, end), 0.0f);
+        row = end;
+      }
+    }
+    return y;
+  }
+
+  Recorder& r_;
+  const AdapterBinding& binding_;
+  const Linear& l_;
+  ValueId x_;
+  std::vector<Adapted> adapted_;
+};
 
 }  // namespace
 
 ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
-  ValueId y = r.linear(x, l.w);
-  if (l.bias != kNone) y = r.bias(y, l.bias);
-  if (!binding.adapter) return y;
-
   std::vector<Adapted> adapted;
   int64_t row = 0;
   for (const Linear::Part& part : l.parts) {
+    if (!binding.adapter) break;
     if (const LoraModule* m = binding.adapter->find(part.module)) adapted.push_back({m, row});
     row += part.rows;
   }
-  if (adapted.empty()) return y;
+  if (!adapted.empty()) return AdaptedLinear(r, binding, l, x, std::move(adapted)).record();
+  ValueId y = r.linear(x, l.w);
+  return l.bias != kNone ? r.bias(y, l.bias) : y;
+}
 
-  const bool drops = r.training() && adapted.front().module->dropout > 0;
-  if (!drops) {
-    // One skinny product for all A: the adapter laid them side by side.
-    int64_t ranks = 0;
-    for (const Adapted& a : adapted) {
-      WICK_CHECK(a.module->a_offset == adapted.front().module->a_offset + ranks * a.module->in);
-      ranks += a.module->rank;
-    }
-    const LoraModule& first = *adapted.front().module;
-    ValueId a = r.flat(binding.params, first.a_offset, {ranks, first.in},
-                       first.module + (adapted.size() > 1 ? ".lora_A+" : ".lora_A"));
-    ValueId h = r.linear(x, a);
-    int64_t column = 0;
-    for (const Adapted& p : adapted) {
-      const LoraModule& m = *p.module;
-      r.linear_into(r.cols(y, p.first_row, p.first_row + m.out), r.cols(h, column, column + m.rank),
-                    b_matrix(r, binding, m), m.scale);
-      column += m.rank;
-    }
-    return y;
+ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
+              ValueId ids) {
+  ValueId y = r.embed(table, ids);
+  if (!binding.adapter) return y;
+  if (const LoraModule* m = binding.adapter->find(module)) {
+    ValueId a = r.flat(binding.params, m->a_offset, {m->in, m->rank}, module + ".lora_embedding_A");
+    ValueId b =
+        r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_embedding_B");
+    r.linear_into(y, r.embed(a, ids), b, m->scale);
   }
-  for (const Adapted& p : adapted) {
-    const LoraModule& m = *p.module;
-    WICK_CHECK(binding.keys != kNone, "dropout needs the feed of keys");
-    ValueId dropped = r.dropout(x, binding.keys, m.dropout, m.site);
-    ValueId a = r.flat(binding.params, m.a_offset, {m.rank, m.in}, m.module + ".lora_A");
-    ValueId h = r.linear(dropped, a);
-    r.linear_into(r.cols(y, p.first_row, p.first_row + m.out), h, b_matrix(r, binding, m), m.scale);
+  if (const std::optional<TokenRows>& t = binding.adapter->tokens()) {
+    const int64_t n = t->count();
+    ValueId chosen = r.embed(r.flat(binding.frozen, t->selector, {t->vocab, n}, "tokens"), ids);
+    // The base's row out, exactly, then the trained one in.
+    r.linear_into(y, chosen, r.flat(binding.frozen, t->turned, {t->hidden, n}, "tokens.base"),
+                  -1.0f);
+    r.linear_into(y, chosen, r.flat(binding.params, t->offset, {t->hidden, n}, "tokens.trained"),
+                  1.0f);
   }
   return y;
+}
+
+namespace {
+
+// The head's pair: h = scale * x Aᵀ, and B.
+struct HeadPair {
+  ValueId h = kNone, b = kNone;
+  HeadPair(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId x) {
+    if (!binding.adapter) return;
+    if (binding.tied && binding.adapter->tokens()) {
+      of_tokens(r, binding, x);
+      return;
+    }
+    const LoraModule* m = binding.adapter->find(module);
+    if (!m) return;
+    if (r.training() && m->dropout > 0)
+      fail(ErrorCode::kUnsupported, module, ": an adapter on the head is trained without dropout; ",
+           "leave --lora-dropout or this target out");
+    ValueId a = r.flat(binding.params, m->a_offset, {m->rank, m->in}, module + ".lora_A");
+    h = r.linear(x, a, kNone, m->scale);
+    b = r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_B");
+  }
+
+ private:
+  // What the trained rows change in the logits: x (trained - base)ᵀ, put where the tokens are.
+  void of_tokens(Recorder& r, const AdapterBinding& binding, ValueId x) {
+    const TokenRows& t = *binding.adapter->tokens();
+    const int64_t n = t.count();
+    ValueId ones = r.flat(binding.frozen, t.ones, {n, n}, "tokens.ones");
+    if (r.plan().value(x).dtype != DType::kF32) {
+      if (r.training())
+        fail(ErrorCode::kUnsupported, "--trainable-token-indices of a model whose head is tied to ",
+             "the embedding is trained in f32 only; add --dtype f32");
+      ones = r.embed(ones, r.flat(binding.count, 0, {n}, "count"));
+    }
+    // A product with ones turns the rows over.
+    ValueId rows =
+        r.linear(ones, r.flat(binding.params, t.offset, {t.hidden, n}, "tokens.trained"));
+    h = r.linear(x, rows);
+    r.linear_into(h, x, r.flat(binding.frozen, t.rows, {n, t.hidden}, "tokens.base"), -1.0f);
+    b = r.flat(binding.frozen, t.selector, {t.vocab, n}, "tokens");
+  }
+};
+
+}  // namespace
+
+ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+               ValueId x) {
+  const HeadPair pair(r, binding, module, x);
+  ValueId y = r.linear_f32(x, w);
+  if (pair.h != kNone) r.linear_into(y, pair.h, pair.b, 1.0f);
+  return y;
+}
+
+ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+             ValueId x, ValueId targets, const HeadAttr& attr) {
+  const HeadPair pair(r, binding, module, x);
+  if (pair.h == kNone) return r.head(x, w, targets, attr);
+  return head_with_pair(r, x, w, targets, attr, pair.h, pair.b);
 }
 
 }  // namespace wick::nn

@@ -319,7 +319,14 @@ void Reverser::reverse(const Step& s) {
       return;
     case Op::kHead: {
       Output dx = written_target(in(0)), dw = target(in(1));
-      record({dy, saved(in(0)), in(1), in(2), saved(out(1)), saved(out(2))}, {dx, dw});
+      std::vector<ValueId> reads = {dy, saved(in(0)), in(1), in(2), saved(out(1)), saved(out(2))};
+      if (in(3) == kNone) {
+        record(std::move(reads), {dx, dw});
+        return;
+      }
+      reads.insert(reads.end(), {saved(in(3)), in(4), saved(out(3))});
+      Output dh = written_target(in(3)), db = target(in(4));
+      record(std::move(reads), {dx, dw, dh, db});
       return;
     }
     case Op::kSegmentSum:

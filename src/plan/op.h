@@ -66,15 +66,15 @@
 //   bwd  in  dy [M, D], rows (distinct where >= 0)          out dx [T, D]  writes, 0 where no row
 //   points
 //
-// head         logp[m] = log softmax(x[m] wᵀ)[targets[m]]; whole logits never exist
-//   fwd  in  x [M, D], w [V, D], targets i32 [M] (< 0: the row is ignored, logp = 0)
-//        out logp f32 [M], lse? f32 [M], dlogp_dx? [M, D] (∂logp/∂x, made while the logits are at
-//        hand)
-//   bwd  in  dlogp f32 [M], x, w, targets, lse, dlogp_dx?   out dx? [M, D], dw? [V, D]
-//        dx[m] = dlogp[m] * (w[target] - Σ_v p_v w[v]); dw accumulates or writes; dx writes.
-//        With attr.skip_below > 0 probabilities below it may be zero in all gradients (never in
-//        lse). ref leaves out all of them, a kernel that sees the vocabulary in parts judges by the
-//        sum so far and keeps more, one without the option keeps all.
+// head         logp[m] = log softmax(x[m] wᵀ + h[m] bᵀ)[targets[m]]; whole logits never exist
+//   fwd  in  x [M, D], w [V, D], targets i32 [M] (< 0: the row is ignored, logp = 0), h? [M, R],
+//        b? [V, R]; out logp f32 [M], lse? f32 [M], dlogp_dx? [M, D] (∂logp/∂x, made while the
+//        logits are at hand), dlogp_dh? [M, R]
+//   bwd  in  dlogp f32 [M], x, w, targets, lse, dlogp_dx?, h?, b?, dlogp_dh? (with h)
+//        out dx? [M, D], dw? [V, D], dh? [M, R], db? [V, R]; dx, dh write, dw, db accumulate or
+//        write. dx[m] = dlogp[m] * (w[target] - Σ_v p_v w[v]), dh the same with b.
+//        With attr.skip_below > 0 smaller probabilities may be zero in all gradients (never in
+//        lse): all of them in ref; fewer, by the sum so far, or none in other kernels.
 //
 // segment_sum  y[s] = Σ_{m: segment[m] = s} weight[m] * x[m]   (segment < 0: left out)
 //   fwd  in  x f32 [M], weight f32 [M], segment i32 [M]     out y f32 [S]
@@ -106,8 +106,8 @@
 //   fwd  in  base f32 [N] (Σ_k w²), wa [R, N] (a wᵀ), a f32 [R, K], b f32 [N, R]    out y f32 [N]
 // grad_norm    y[s] = sqrt(Σ g²) over the groups of set s   in g f32 [P]   out y f32 [S]
 //
-// The optimizers: one update of all parameters; g is cleared for the next accumulation. A group
-// reads the row `set` of hyper [S, 8] and norm [S]; clip > 0 scales g by min(1, clip / norm).
+// The optimizers (formulas: plan/param_groups.h): one update of all; g is cleared for the next. A
+// group reads row `set` of hyper [S, 8] and norm [S]; clip > 0 scales g by min(1, clip / norm).
 // adamw        hyper (lr, beta1, beta2, eps, weight_decay, clip, 1-beta1^t, 1-beta2^t); the last
 //              two are 1 without bias correction
 //   fwd  in  hyper, norm                    out params, m, v, g  all f32 [P], in place
@@ -119,15 +119,20 @@
 // muon         hyper (lr, momentum, nesterov 0 or 1, Newton-Schulz steps, weight_decay, clip, 0, 0)
 //   fwd  in  hyper, norm                    out params, m, g  all f32 [P], in place
 // adafactor    hyper (lr, beta2 of this update, eps1, eps2, weight_decay, clip, clip threshold,
-//              relative step 0 or 1)
+//              scale by the parameter 0 or 1)
 //   fwd  in  hyper, norm                    out params, factors f32 [F] (rows' then columns' means
 //        of each matrix group, in order; a vector's own squares), g  in place
 // adamw8       adamw with moments as 8-bit codes in blocks of 256 of a group, one f32 scale each
-//   fwd  in  hyper, norm                    out params f32 [P], m codes i8 [P], v codes i8 [P],
+//   fwd  in  hyper, norm                    out params f32 [P], m codes u8 [P], v codes u8 [P],
 //        scales f32 [2, blocks], g f32 [P]  in place
-// sample       the next token of each row: penalties aside, as infer/sampler.h says
-//   fwd  in  logits f32 [B, V], how f32 [B, 4] (temperature, top_p, min_p, top_k), keys i32 [B, 2]
-//        out token i32 [B]
+// sample       token[b]: the largest of logits[b], the lowest index among equals, NaN never; -1
+//              where there is none above minus infinity
+//   fwd  in  logits f32 [B, V]
+//        out token i32 [B], place? i32 [4, B], log? i32 [R, B]  in place
+//        place is where each row stands in a text: token, position, end and cache row of what it
+//        runs next (embed, rope, attention, copy). The token is the one that was drawn, 0 for -1;
+//        the others grow by one, and with them a step's inputs become the next one's. Rows whose
+//        cache row is < 0 stay. log[position % R] receives the token, at its new position.
 // copy         y[rows[t]] = x[t], rows < 0 skipped; updates y in place
 //   fwd  in  x [T, D], rows i32 [T]                         out y [S, D]
 #pragma once

@@ -296,12 +296,17 @@ void Recorder::adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, Val
   optimizer(Op::kAdamw, hyper, norm, params, {m, v}, grads, std::move(attr));
 }
 
-ValueId Recorder::sample(ValueId logits, ValueId how, ValueId keys) {
+ValueId Recorder::sample(ValueId logits, ValueId place, ValueId log) {
   const int64_t rows = shape(logits).rows();
-  require(shape(how) == Shape{rows, 4} && shape(keys) == Shape{rows, 2}, plan_, Op::kSample,
-          {logits, how, keys}, "logits [B, V], how [B, 4], keys [B, 2]");
+  require((place == kNone || shape(place) == Shape{4, rows}) &&
+              (log == kNone || (place != kNone && shape(log).cols() == rows)),
+          plan_, Op::kSample, {logits, place, log}, "logits [B, V], place [4, B], log [R, B]");
   ValueId token = temp("token", {rows}, DType::kI32);
-  append({Op::kSample, Dir::kForward, {logits, how, keys}, {{token}}, {}});
+  append({Op::kSample,
+          Dir::kForward,
+          {logits},
+          {{token}, {place, OutMode::kUpdate}, {log, OutMode::kUpdate}},
+          {}});
   return token;
 }
 

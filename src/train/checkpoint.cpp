@@ -1,33 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/checkpoint.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
 namespace wick {
 
-std::filesystem::path checkpoint_path(const std::filesystem::path& folder) {
-  return folder / "training_state.safetensors";
-}
-
-void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
-  make_folder(folder);
-  SafetensorsWriter writer(checkpoint_path(folder), {{"format", "wick-training-state"},
-                                                     {"step", std::to_string(c.step)},
-                                                     {"run", dump_json(c.run)},
-                                                     {"progress", dump_json(c.progress)}});
-  const std::pair<const char*, const std::vector<float>*> tensors[] = {
-      {"params", &c.params}, {"m", &c.m}, {"v", &c.v}};
-  for (const auto& [name, data] : tensors)
-    writer.declare(name, DType::kF32, {static_cast<int64_t>(data->size())});
-  for (const auto& [name, data] : tensors) writer.write(name, std::as_bytes(std::span(*data)));
-  writer.commit();
-}
-
 namespace {
+
+constexpr const char* kFileName = "training_state.safetensors";
+constexpr const char* kStatePrefix = "state.";
 
 const std::string& metadata(const SafetensorsFile& file, const char* key) {
   auto found = file.metadata().find(key);
@@ -37,7 +25,67 @@ const std::string& metadata(const SafetensorsFile& file, const char* key) {
   return found->second;
 }
 
+std::string hex(uint32_t crc) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", crc);
+  return text;
+}
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::span<const std::byte> bytes;
+};
+
+// Over the texts and every tensor's name and bytes, whatever their order in the file.
+uint32_t checksum(const std::string& step, const std::string& run, const std::string& progress,
+                  std::vector<Tensor> tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Tensor& a, const Tensor& b) { return a.name < b.name; });
+  uint32_t crc = 0;
+  for (const std::string* text : {&step, &run, &progress})
+    crc = crc32c(std::as_bytes(std::span(*text)), crc);
+  for (const Tensor& t : tensors) {
+    crc = crc32c(std::as_bytes(std::span(t.name)), crc);
+    crc = crc32c(t.bytes, crc);
+  }
+  return crc;
+}
+
+void remove_leftovers(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    for (const char* kind : {".safetensors.tmp", ".json.tmp", ".html.tmp"})
+      if (entry.path().filename().string().find(kind) != std::string::npos)
+        std::filesystem::remove(entry.path(), error);
+}
+
 }  // namespace
+
+std::filesystem::path checkpoint_path(const std::filesystem::path& folder) {
+  return folder / kFileName;
+}
+
+void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
+  make_folder(folder);
+  remove_leftovers(folder);
+  std::vector<Tensor> tensors = {{"params", DType::kF32, std::as_bytes(std::span(c.params))}};
+  if (!c.best.empty()) tensors.push_back({"best", DType::kF32, std::as_bytes(std::span(c.best))});
+  for (const CheckpointState& s : c.states)
+    tensors.push_back({kStatePrefix + s.name, s.dtype, std::span(s.bytes)});
+  const std::string step = std::to_string(c.step), run = dump_json(c.run),
+                    progress = dump_json(c.progress);
+  SafetensorsWriter writer(checkpoint_path(folder),
+                           {{"format", "wick-training-state"},
+                            {"step", step},
+                            {"run", run},
+                            {"progress", progress},
+                            {"crc32c", hex(checksum(step, run, progress, tensors))}});
+  for (const Tensor& t : tensors)
+    writer.declare(t.name, t.dtype, {static_cast<int64_t>(t.bytes.size() / dtype_bytes(t.dtype))});
+  for (const Tensor& t : tensors) writer.write(t.name, t.bytes);
+  writer.commit();
+}
 
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
@@ -49,36 +97,63 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
   SafetensorsFile file(path);
-  auto text = [&](const char* key) -> const std::string& { return metadata(file, key); };
+  const std::string &step = metadata(file, "step"), &run = metadata(file, "run"),
+                    &progress = metadata(file, "progress");
   Checkpoint c;
-  c.run = parse_json(text("run"), path.string());
-  c.progress = parse_json(text("progress"), path.string());
+  std::vector<Tensor> tensors;
+  for (const TensorInfo& info : file.tensors()) {
+    if (!info.dtype || (*info.dtype != DType::kF32 && *info.dtype != DType::kU8))
+      fail(ErrorCode::kCorruptFile, path.string(), ": ", info.name, " is of type ", info.type_name,
+           ", wanted F32 or U8");
+    tensors.push_back({info.name, *info.dtype, file.bytes(info)});
+  }
+  // The first files had none.
+  if (auto crc = file.metadata().find("crc32c"); crc != file.metadata().end())
+    if (crc->second != hex(checksum(step, run, progress, tensors)))
+      fail(ErrorCode::kCorruptFile, path.string(),
+           ": its checksum is wrong: the file was damaged after it was written; start again "
+           "without --resume, or with a copy of it");
+  c.run = parse_json(run, path.string());
+  c.progress = parse_json(progress, path.string());
   try {
-    c.step = std::stoll(text("step"));
+    c.step = std::stoll(step);
   } catch (const std::exception&) {
-    fail(ErrorCode::kCorruptFile, path.string(), ": step is \"", text("step"), "\"");
+    fail(ErrorCode::kCorruptFile, path.string(), ": step is \"", step, "\"");
   }
-  const std::pair<const char*, std::vector<float>*> tensors[] = {
-      {"params", &c.params}, {"m", &c.m}, {"v", &c.v}};
-  for (const auto& [name, data] : tensors) {
-    const TensorInfo* info = file.find(name);
-    if (!info || info->dtype != DType::kF32)
-      fail(ErrorCode::kCorruptFile, path.string(), ": has no f32 tensor ", name);
-    data->resize(static_cast<size_t>(info->shape.elements()));
-    std::memcpy(data->data(), file.bytes(*info).data(), data->size() * sizeof(float));
+  auto floats = [&](const Tensor& t) {
+    if (t.dtype != DType::kF32)
+      fail(ErrorCode::kCorruptFile, path.string(), ": ", t.name, " is not of type F32");
+    std::vector<float> values(t.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), t.bytes.data(), values.size() * sizeof(float));
+    return values;
+  };
+  for (const Tensor& t : tensors) {
+    if (t.name == "params") {
+      c.params = floats(t);
+    } else if (t.name == "best") {
+      c.best = floats(t);
+    } else {
+      // Older files have m and v by themselves.
+      const bool prefixed = t.name.rfind(kStatePrefix, 0) == 0;
+      c.states.push_back({prefixed ? t.name.substr(std::strlen(kStatePrefix)) : t.name,
+                          t.dtype,
+                          {t.bytes.begin(), t.bytes.end()}});
+    }
   }
+  if (c.params.empty()) fail(ErrorCode::kCorruptFile, path.string(), ": has no tensor params");
   return c;
 }
 
-std::string first_difference(const Json& was, const Json& now) {
+std::vector<std::string> differences(const Json& was, const Json& now) {
+  std::vector<std::string> found;
   for (const auto& [key, value] : now.items()) {
-    const Json* old = was.contains(key) ? &was[key] : nullptr;
-    if (!old || *old != value)
-      return cat(key, ": was ", old ? dump_json(*old) : "absent", ", is now ", dump_json(value));
+    if (!was.contains(key) || was[key] == value) continue;
+    found.push_back(cat(key, ": was ", dump_json(was[key]), ", is now ", dump_json(value)));
   }
   for (const auto& [key, value] : was.items())
-    if (!now.contains(key)) return cat(key, ": was ", dump_json(value), ", is now absent");
-  return {};
+    if (!now.contains(key))
+      found.push_back(cat(key, ": was ", dump_json(value), ", is now absent"));
+  return found;
 }
 
 }  // namespace wick

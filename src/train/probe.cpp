@@ -94,6 +94,10 @@ Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
     targets.insert(dot == std::string::npos ? m.module : m.module.substr(dot + 1));
   }
   lora.targets.assign(targets.begin(), targets.end());
+  lora.dora = whole.adapter->options().dora;
+  lora.init = whole.adapter->options().init;
+  for (const WholeModule& m : whole.adapter->wholes())
+    if (m.layer < 0) lora.modules_to_save.push_back(m.module);
   made = std::make_shared<Adapter>(Adapter::create(lora, adaptable_linears(cut)));
   return train_adapter(*made);
 }

@@ -19,51 +19,6 @@ double now_seconds() {
 
 int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
 
-Json to_json(const StepReport& r) {
-  Json j{{"step", r.step},
-         {"epoch", r.epoch},
-         {"loss", r.loss},
-         {"learning_rate", r.learning_rate},
-         {"grad_norm", r.grad_norm},
-         {"tokens", r.tokens},
-         {"trained_tokens", r.trained_tokens},
-         {"tokens_per_second", r.tokens_per_second}};
-  add_preference(j, r.preference);
-  return j;
-}
-
-StepReport step_from_json(const Json& j, int64_t steps) {
-  StepReport r;
-  r.steps = steps;
-  r.step = get_int(j, "step", "checkpoint", 0);
-  r.epoch = get_int(j, "epoch", "checkpoint", 0);
-  r.loss = get_float(j, "loss", "checkpoint", 0.0);
-  r.learning_rate = get_float(j, "learning_rate", "checkpoint", 0.0);
-  r.grad_norm = get_float(j, "grad_norm", "checkpoint", 0.0);
-  r.tokens = get_int(j, "tokens", "checkpoint", 0);
-  r.trained_tokens = get_int(j, "trained_tokens", "checkpoint", 0);
-  r.tokens_per_second = get_float(j, "tokens_per_second", "checkpoint", 0.0);
-  r.preference = preference_from_json(j);
-  return r;
-}
-
-Json to_json(const EvalReport& e) {
-  Json j{{"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}};
-  add_preference(j, e.preference);
-  return j;
-}
-
-EvalReport eval_from_json(const Json& j) {
-  EvalReport e;
-  e.step = get_int(j, "step", "checkpoint", 0);
-  e.loss = get_float(j, "loss", "checkpoint", 0.0);
-  e.perplexity = std::exp(e.loss);
-  e.tokens = get_int(j, "tokens", "checkpoint", 0);
-  e.rows = get_int(j, "rows", "checkpoint", 0);
-  e.preference = preference_from_json(j);
-  return e;
-}
-
 }  // namespace
 
 int64_t count_updates(const TrainOptions& o, int64_t rows) {
@@ -97,49 +52,24 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
   s.warmup_init = o.warmup_init;
   s.end = o.lr_end;
   s.decay = o.lr_decay_steps;
+  s.warmup_from_init = o.warmup_from_init;
+  s.cycles = o.lr_cycles;
+  s.decay_share = o.lr_decay_share;
+  s.decay_rate = o.lr_decay_rate;
+  s.step_size = o.lr_step_size;
   return s;
 }
 
 TrainRun::TrainRun(TrainStep& step, RunSetup setup)
     : step_(step),
       setup_(std::move(setup)),
-      order_(setup_.train->size(), rows_per_update(setup_.options), setup_.options.seed,
+      order_(*setup_.train, rows_per_update(setup_.options), setup_.options.seed,
              setup_.options.shuffle),
-      updates_(count_updates(setup_.options, setup_.train->size())),
+      updates_(count_updates(setup_.options, setup_.train->rows_per_epoch())),
       schedule_(make_schedule(setup_.options, updates_)) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
   if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
-}
-
-void TrainRun::resume() {
-  std::optional<Checkpoint> c = load_checkpoint(setup_.options.adapter_path);
-  if (!c)
-    fail(ErrorCode::kNotFound, checkpoint_path(setup_.options.adapter_path).string(),
-         ": no such checkpoint; leave --resume out to start from the beginning");
-  std::string difference = first_difference(c->run, setup_.identity);
-  if (!difference.empty())
-    fail(ErrorCode::kInvalidArgument, checkpoint_path(setup_.options.adapter_path).string(),
-         ": was made by another run (", difference,
-         "); use the same options and data, or another --adapter-path");
-  if (static_cast<int64_t>(c->params.size()) != step_.trainable().layout.size())
-    fail(ErrorCode::kCorruptFile, checkpoint_path(setup_.options.adapter_path).string(), ": holds ",
-         c->params.size(), " parameters, this run has ", step_.trainable().layout.size());
-  step_.set_params(c->params);
-  step_.set_moments(c->m, c->v);
-  first_update_ = c->step;
-  const Json& p = c->progress;
-  result_.tokens = get_int(p, "tokens", "checkpoint", 0);
-  trained_tokens_ = get_int(p, "trained_tokens", "checkpoint", 0);
-  earlier_seconds_ = get_float(p, "seconds", "checkpoint", 0.0);
-  if (const Json* best = find_member(p, "best_valid_loss")) {
-    best_valid_ = best->get<double>();
-    has_best_ = true;
-  }
-  if (const Json* list = find_member(p, "history"))
-    for (const Json& j : *list) result_.history.push_back(step_from_json(j, updates_));
-  if (const Json* list = find_member(p, "evals"))
-    for (const Json& j : *list) result_.evals.push_back(eval_from_json(j));
 }
 
 EvalReport TrainRun::evaluate(int64_t step) {
@@ -148,35 +78,19 @@ EvalReport TrainRun::evaluate(int64_t step) {
   EvalReport e =
       kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
-  e.best = !has_best_ || e.loss < best_valid_;
+  e.best = best_step_ < 0 || e.loss < best_valid_ - setup_.options.early_stop_delta;
+  stale_evals_ = e.best ? 0 : stale_evals_ + 1;
   if (e.best) {
     best_valid_ = e.loss;
-    has_best_ = true;
+    best_step_ = step;
+    if (keeps_best()) {
+      best_params_ = step_.params();
+      setup_.save_result(setup_.options.adapter_path + "/best", best_params_);
+    }
   }
   eval_sum_ += now_seconds() - start;
   ++evals_done_;
   return e;
-}
-
-void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
-  Checkpoint c;
-  c.step = step;
-  c.params = step_.params();
-  c.m = step_.moments(0);
-  c.v = step_.moments(1);
-  c.run = setup_.identity;
-  Json history = Json::array(), evals = Json::array();
-  for (const StepReport& r : result_.history) history.push_back(to_json(r));
-  for (const EvalReport& e : result_.evals) evals.push_back(to_json(e));
-  c.progress = Json{{"tokens", result_.tokens},
-                    {"trained_tokens", trained_tokens_},
-                    {"seconds", earlier_seconds_ + now_seconds() - started_},
-                    {"history", history},
-                    {"evals", evals}};
-  if (has_best_) c.progress["best_valid_loss"] = best_valid_;
-  save_checkpoint(setup_.options.adapter_path, c);
-  setup_.save_result(c.params);
-  if (callbacks.on_save) callbacks.on_save({step, setup_.options.adapter_path});
 }
 
 void TrainRun::fail_not_finite(int64_t index, double loss, float norm) const {
@@ -200,14 +114,6 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
       pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index), o.packing);
   int64_t targets = 0;
   for (const Pack& pack : packs) targets += pack.used_targets;
-  AdamwSettings s;
-  s.learning_rate = static_cast<float>(rate);
-  s.beta1 = static_cast<float>(o.beta1);
-  s.beta2 = static_cast<float>(o.beta2);
-  s.eps = static_cast<float>(o.eps);
-  s.weight_decay = static_cast<float>(o.weight_decay);
-  s.clip = static_cast<float>(o.grad_clip);
-  s.step = index + 1;
   int64_t counted = targets;
   if (Loss* kind = step_.loss_kind()) {
     counted = 0;
@@ -215,7 +121,8 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
     kind->begin_update(step_, packs);
   }
   const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
-  const TrainStep::Stepped done = step_.step(packs, weight, s);
+  const Hyper hyper = optimizer_hyper(o, rate, index + 1);
+  const TrainStep::Stepped done = step_.step(packs, weight, {&hyper, 1});
   const double loss = done.loss;
   norm = done.norm;
   if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(index, loss, norm);
@@ -223,16 +130,19 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
     result_.tokens += pack.used_tokens;
     window_tokens_ += pack.used_tokens;
   }
+  update_loss_ = loss;
   trained_tokens_ += targets;
   loss_sum_ += loss * static_cast<double>(counted);
   loss_tokens_ += counted;
-  window_packs_ += static_cast<int64_t>(packs.size());
+  for (const Pack& pack : packs) window_flops_ += plan_flops(step_.micro_plan(pack));
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
   update_sum_ += seconds;
   ++updates_done_;
   return loss;
 }
+
+double TrainRun::seconds_so_far() const { return earlier_seconds_ + now_seconds() - started_; }
 
 // The forecast counts as much as its first few measurements, so that the first line is no guess and
 // the later ones are what was measured.
@@ -264,59 +174,93 @@ StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
   r.trained_tokens = trained_tokens_;
   double seconds = std::max(window_seconds_, 1e-9);
   r.tokens_per_second = static_cast<double>(window_tokens_) / seconds;
-  if (setup_.peak_gflops > 0)
-    r.utilisation = step_.micro_flops() * static_cast<double>(window_packs_) /
-                    (seconds * 1e9 * setup_.peak_gflops);
+  if (setup_.peak_gflops > 0) r.utilisation = window_flops_ / (seconds * 1e9 * setup_.peak_gflops);
   r.peak_bytes = peak_memory_bytes();
   r.forecast_bytes = setup_.forecast_bytes;
-  r.seconds = earlier_seconds_ + now_seconds() - started_;
+  r.seconds = seconds_so_far();
   r.seconds_left = seconds_left(step);
+  r.update_loss = update_loss_;
   return r;
 }
 
 void TrainRun::report(StepReport r, const TrainCallbacks& callbacks) {
   if (Loss* kind = step_.loss_kind()) r.preference = kind->take_report();
-  loss_sum_ = window_seconds_ = 0;
-  loss_tokens_ = window_tokens_ = window_packs_ = 0;
+  loss_sum_ = window_seconds_ = window_flops_ = 0;
+  loss_tokens_ = window_tokens_ = 0;
   result_.history.push_back(r);
   if (callbacks.on_step) callbacks.on_step(r);
+}
+
+void TrainRun::held_out(int64_t step, const TrainCallbacks& callbacks) {
+  if (valid_packs_.empty()) return;
+  EvalReport e = evaluate(step);
+  if (setup_.options.sample_at_evals && setup_.answer_prompts) e.samples = setup_.answer_prompts();
+  result_.evals.push_back(std::move(e));
+  if (callbacks.on_eval) callbacks.on_eval(result_.evals.back());
+}
+
+bool TrainRun::is_stale() const {
+  return setup_.options.early_stop > 0 && stale_evals_ >= setup_.options.early_stop;
+}
+
+// The result is the best one where it is kept, else that of the last update.
+void TrainRun::finish(int64_t step, const TrainCallbacks& callbacks) {
+  const TrainOptions& o = setup_.options;
+  result_.steps = result_.kept_step = step;
+  result_.stopped_early = !result_.interrupted && step < updates_;
+  result_.best_step = best_step_;
+  result_.best_valid_loss = best_valid_;
+  if (result_.interrupted) return;
+  // A run that was killed between its last checkpoint and its result.
+  if (!saved_) setup_.save_result(o.adapter_path, step_.params());
+  if (best_params_.empty() || best_step_ == step) return;
+  step_.set_params(best_params_);
+  setup_.save_result(o.adapter_path, best_params_);
+  result_.kept_step = best_step_;
+  if (callbacks.on_message)
+    callbacks.on_message(cat(o.adapter_path, " has the result of update ", best_step_,
+                             ", whose held-out loss was the lowest, not that of update ", step));
 }
 
 TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
   started_ = now_seconds();
-  auto held_out = [&](int64_t step) {
-    if (valid_packs_.empty()) return;
-    result_.evals.push_back(evaluate(step));
-    if (callbacks.on_eval) callbacks.on_eval(result_.evals.back());
-  };
-  if (first_update_ == 0) held_out(0);
+  if (callbacks.on_message)
+    for (const std::string& line : messages_) callbacks.on_message(line);
+  if (first_update_ == 0 && result_.evals.empty()) held_out(0, callbacks);
   int64_t done = first_update_;
   float norm = 0;
-  while (done < updates_ && !result_.interrupted) {
+  while (done < updates_ && !result_.interrupted && !is_stale()) {
     const double rate = schedule_.rate(done);
     train_one(done, rate, norm);
     ++done;
-    const bool last = done == updates_;
+    bool last = done == updates_;
     const StepReport progress = make_report(done, rate, norm);
     if (callbacks.on_progress) callbacks.on_progress(progress);
     if (done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1)
       report(progress, callbacks);
-    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done);
+    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done, callbacks);
+    if (is_stale()) {
+      last = true;
+      if (callbacks.on_message && done < updates_)
+        callbacks.on_message(cat("stopped after update ", done, ": ", stale_evals_,
+                                 " looks at the held-out rows without a lower loss"));
+    }
     result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
     if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0))
       save(done, callbacks);
   }
-  result_.steps = done;
+  finish(done, callbacks);
   if (!result_.history.empty()) {
     result_.first_loss = result_.history.front().loss;
     result_.final_loss = result_.history.back().loss;
   }
   if (!result_.evals.empty()) {
     result_.first_valid_loss = result_.evals.front().loss;
-    result_.valid_loss = result_.evals.back().loss;
+    result_.valid_loss =
+        result_.kept_step == done ? result_.evals.back().loss : result_.best_valid_loss;
   }
-  result_.seconds = earlier_seconds_ + now_seconds() - started_;
+  result_.seconds = seconds_so_far();
   result_.peak_bytes = peak_memory_bytes();
   result_.adapter_path = o.adapter_path;
   return result_;

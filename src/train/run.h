@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TrainRun: the loop. Rows to packs to updates, with reports, held-out losses, checkpoints and a
 // way to stop. What it computes depends on options and data alone; a checkpoint is the index of the
-// next update plus parameters and moments, because the order of the rows and every random number
-// follow from the index.
+// next update plus parameters, the optimizer's states and what was seen of the held-out rows,
+// because the order of the rows, the rate and every random number follow from the index.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,10 @@ struct RunSetup {
   double peak_gflops = 0;  // of the device; 0: unknown
   int64_t forecast_bytes = 0;
   double update_seconds = 0, eval_seconds = 0;  // as forecast; 0: unknown
-  // Writes the result so far where the user finds it.
-  std::function<void(std::span<const float> params)> save_result;
+  // Writes a result into a folder that users look into: adapter_path, its best, a numbered one.
+  std::function<void(const std::string& folder, std::span<const float> params)> save_result;
+  // The prompts of the run, answered as the parameters are now; may be empty.
+  std::function<std::vector<EvalSample>()> answer_prompts = {};
 };
 
 // Updates of a run: --iters batches, or --epochs times the data.
@@ -44,11 +46,22 @@ class TrainRun {
   // Throws: kInvalidArgument when a checkpoint to resume from does not fit; kInternal when the loss
   // is no finite number: the last checkpoint stays as it is.
   TrainResult run(const TrainCallbacks& callbacks);
+  // Updates that were done before, by the run that is resumed.
+  int64_t first_update() const { return first_update_; }
 
  private:
+  // In run_state.cpp.
   void resume();
-  EvalReport evaluate(int64_t step);
+  void restore_states(const Checkpoint& checkpoint);
   void save(int64_t step, const TrainCallbacks& callbacks);
+  bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
+
+  EvalReport evaluate(int64_t step);
+  void held_out(int64_t step, const TrainCallbacks& callbacks);
+  // Whether the held-out loss has stopped falling.
+  bool is_stale() const;
+  void finish(int64_t step, const TrainCallbacks& callbacks);
+  double seconds_so_far() const;
   double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
   void report(StepReport r, const TrainCallbacks& callbacks);
@@ -64,10 +77,14 @@ class TrainRun {
   TrainResult result_;
   int64_t first_update_ = 0, trained_tokens_ = 0;
   double best_valid_ = 0;
-  bool has_best_ = false;
+  int64_t best_step_ = -1;          // -1: no held-out loss yet
+  int64_t stale_evals_ = 0;         // looks at the held-out rows since
+  std::vector<float> best_params_;  // where the best is kept
+  std::vector<std::string> messages_;
+  bool saved_ = false;  // the result, by this process
   // Since the last report.
-  double loss_sum_ = 0, window_seconds_ = 0;
-  int64_t loss_tokens_ = 0, window_tokens_ = 0, window_packs_ = 0;
+  double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
+  int64_t loss_tokens_ = 0, window_tokens_ = 0;
   // Since the start.
   double update_sum_ = 0, eval_sum_ = 0;
   int64_t updates_done_ = 0, evals_done_ = 0;

@@ -9,7 +9,7 @@ TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& at
   tail.rows = r.feed("rows", {targets}, DType::kI32);
   tail.targets = r.feed("targets", {targets}, DType::kI32);
   tail.x = r.gather_rows(plan.hidden(), tail.rows);
-  tail.logp = r.head(tail.x, plan.head_weight(), tail.targets, attr);
+  tail.logp = plan.head(tail.x, tail.targets, attr);
   return tail;
 }
 

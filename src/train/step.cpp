@@ -9,6 +9,31 @@
 
 namespace wick {
 
+ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
+  ParamGroups made;
+  made.sets = trainable.groups.sets;
+  const auto& entries = trainable.layout.entries();
+  WICK_CHECK(trainable.groups.groups.empty() || trainable.groups.groups.size() == entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ParamGroup g;
+    if (!trainable.groups.groups.empty()) g = trainable.groups.groups[i];
+    const Shape& shape = entries[i].shape;
+    g.begin = entries[i].offset;
+    g.end = g.begin + shape.elements();
+    g.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
+    g.lr_scale *= entries[i].lr_scale;
+    ParamGroup* last = made.groups.empty() ? nullptr : &made.groups.back();
+    if (last && !optimizer_sees_matrices(optimizer) && last->lr_scale == g.lr_scale &&
+        last->decay_scale == g.decay_scale && last->set == g.set) {
+      last->end = g.end;
+      last->rows = 0;
+    } else {
+      made.groups.push_back(g);
+    }
+  }
+  return made;
+}
+
 Trainable train_adapter(const Adapter& adapter) {
   Trainable t;
   t.adapter = &adapter;
@@ -94,16 +119,23 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), options.limits,
                                      options.positions, below);
 
+  record_update();
+}
+
+void TrainStep::record_update() {
   Recorder r(update_, false);
   const int64_t p = trainable_.layout.size();
-  hyper_ = r.feed("hyper", {8}, DType::kF32);
-  for (const char* name : {"params", "m", "v", "grads"})
-    update_states_.push_back(r.state(name, {p}, DType::kF32));
-  norm_ = r.grad_norm(update_states_[3]);
-  ParamGroups attr;
-  attr.groups.push_back({0, p, 1.0f, 1.0f});
-  r.adamw(hyper_, norm_, update_states_[0], update_states_[1], update_states_[2], update_states_[3],
-          std::move(attr));
+  ParamGroups groups = update_groups(trainable_, options_.optimizer);
+  sets_ = groups.sets;
+  hyper_ = r.feed("hyper", {sets_, 8}, DType::kF32);
+  update_params_ = r.state("params", {p}, DType::kF32);
+  states_ = optimizer_states(options_.optimizer, groups);
+  for (const OptimizerState& s : states_)
+    state_values_.push_back(r.state(s.name, s.shape, s.dtype));
+  update_grads_ = r.state("grads", {p}, DType::kF32);
+  norm_ = r.grad_norm(update_grads_, groups);
+  r.optimizer(options_.optimizer, hyper_, norm_, update_params_, state_values_, update_grads_,
+              std::move(groups));
   update_.results.push_back(norm_);
   check(update_);
 }
@@ -129,6 +161,24 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 
 }  // namespace
 
+void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
+  // The rows that a prefix cache keeps are laid for one size, and a loss has one tail.
+  if (prefix_ || loss_kind_) return;
+  for (int64_t size : tokens) {
+    WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
+    StepOptions o = options_;
+    o.limits = {size, std::min(size, options_.limits.targets)};
+    smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
+  }
+}
+
+const TrainStep& TrainStep::fitting(const Pack& pack) const {
+  for (const auto& s : smaller_)
+    if (pack.used_tokens <= s->limits().tokens && pack.used_targets <= s->limits().targets)
+      return *s;
+  return *this;
+}
+
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);
   MemoryForecast eval = scorer_->forecast(backend);
@@ -138,7 +188,8 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
   StepForecast f;
   f.weights = micro.weights;
   f.params = f.grads = flat;
-  f.moments = 2 * flat;
+  for (const OptimizerState& state : states_)
+    f.moments += state.shape.elements() * static_cast<int64_t>(backend.element_bytes(state.dtype));
   f.feeds = micro.feeds + eval.feeds + update.feeds;
   f.arena = std::max({micro.arena, eval.arena, update.arena});
   if (prefix_) {
@@ -146,6 +197,11 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
     f.weights += other_weights(prefix_->plan(), micro_->plan(), backend);
     f.feeds += prefix.feeds;
     f.arena = std::max(f.arena, prefix.arena);
+  }
+  for (const auto& s : smaller_) {
+    const MemoryForecast other = forecast_memory(s->micro_plan(), backend);
+    f.feeds += other.feeds;
+    f.arena = std::max(f.arena, other.arena);
   }
   if (loss_kind_) {
     const MemoryForecast beside = loss_kind_->forecast(backend);
@@ -160,22 +216,33 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   const int64_t p = trainable_.layout.size();
   params_ = backend.allocate(DType::kF32, p);
   grads_ = backend.allocate(DType::kF32, p);
-  m_ = backend.allocate(DType::kF32, p);
-  v_ = backend.allocate(DType::kF32, p);
+  for (const OptimizerState& state : states_)
+    state_buffers_.push_back(backend.allocate(state.dtype, state.shape.elements()));
   arena_ = backend.allocate(DType::kU8, forecast(backend).arena);
 
+  compile_micro(backend, weights);
+  for (const auto& s : smaller_) {
+    s->params_ = params_;
+    s->grads_ = grads_;
+    s->arena_ = arena_;
+    s->compile_micro(backend, weights);
+  }
+  scorer_->compile(backend, weights, params_, arena_);
+  if (prefix_) prefix_->compile(backend, weights, arena_);
+  Bindings b(update_.values.size());
+  b[static_cast<size_t>(update_params_)] = params_;
+  b[static_cast<size_t>(update_grads_)] = grads_;
+  for (size_t i = 0; i < states_.size(); ++i)
+    b[static_cast<size_t>(state_values_[i])] = state_buffers_[i];
+  update_program_ = backend.compile(update_, b, arena_);
+}
+
+void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   Bindings micro = micro_->bind(backend, weights);
   micro[static_cast<size_t>(micro_->params())] = params_;
   micro[static_cast<size_t>(grads_value_)] = grads_;
   if (loss_kind_) loss_kind_->compile(backend, micro);
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
-  scorer_->compile(backend, weights, params_, arena_);
-  if (prefix_) prefix_->compile(backend, weights, arena_);
-  Bindings b(update_.values.size());
-  const BufferPtr states[] = {params_, m_, v_, grads_};
-  for (size_t i = 0; i < 4; ++i) b[static_cast<size_t>(update_states_[i])] = states[i];
-  update_program_ = backend.compile(update_, b, arena_);
-
   if (loss_kind_) return;
   std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
   micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
@@ -186,11 +253,19 @@ void TrainStep::set_params(std::span<const float> params) {
   backend_->upload(*params_, DType::kF32, 0, trainable_.layout.size(), params.data());
 }
 
-void TrainStep::set_moments(std::span<const float> m, std::span<const float> v) {
-  const int64_t p = trainable_.layout.size();
-  WICK_CHECK(static_cast<int64_t>(m.size()) == p && static_cast<int64_t>(v.size()) == p);
-  backend_->upload(*m_, DType::kF32, 0, p, m.data());
-  backend_->upload(*v_, DType::kF32, 0, p, v.data());
+void TrainStep::set_state(size_t which, std::span<const std::byte> bytes) {
+  const OptimizerState& state = states_[which];
+  const int64_t count = state.shape.elements();
+  WICK_CHECK(bytes.size() == static_cast<size_t>(count) * dtype_bytes(state.dtype));
+  backend_->upload(*state_buffers_[which], state.dtype, 0, count, bytes.data());
+}
+
+std::vector<std::byte> TrainStep::state(size_t which) const {
+  const OptimizerState& state = states_[which];
+  const int64_t count = state.shape.elements();
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * dtype_bytes(state.dtype));
+  backend_->download(*state_buffers_[which], state.dtype, 0, count, bytes.data());
+  return bytes;
 }
 
 namespace {
@@ -206,14 +281,12 @@ std::vector<float> download_all(const Backend& backend, const BufferPtr& from, i
 std::vector<float> TrainStep::params() const {
   return download_all(*backend_, params_, trainable_.layout.size());
 }
-std::vector<float> TrainStep::moments(int which) const {
-  return download_all(*backend_, which == 0 ? m_ : v_, trainable_.layout.size());
-}
 std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed(const Pack& pack, float weight) {
+void TrainStep::feed(const Pack& whole, float weight) {
+  const Pack pack = first_part(whole, options_.limits);
   feed_pack(*micro_program_, *micro_, tail_, pack,
             prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
   if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, weight);
@@ -242,49 +315,43 @@ double TrainStep::finish(const Pack& pack) {
 }
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
-  feed(pack, weight);
-  micro_program_->run();
-  return finish(pack);
+  TrainStep& s = fitting(pack);
+  s.feed(pack, weight);
+  s.micro_program_->run();
+  return s.finish(pack);
 }
 
-void TrainStep::start_update(const AdamwSettings& s) {
-  double t = static_cast<double>(s.step);
-  const float hyper[8] = {s.learning_rate,
-                          s.beta1,
-                          s.beta2,
-                          s.eps,
-                          s.weight_decay,
-                          s.clip,
-                          static_cast<float>(1.0 - std::pow(static_cast<double>(s.beta1), t)),
-                          static_cast<float>(1.0 - std::pow(static_cast<double>(s.beta2), t))};
-  update_program_->feed(hyper_, hyper, sizeof hyper);
+void TrainStep::start_update(std::span<const Hyper> hyper) {
+  WICK_CHECK(static_cast<int32_t>(hyper.size()) == sets_, "a row of hyper for each set");
+  update_program_->feed(hyper_, hyper.data(), hyper.size_bytes());
   update_program_->run();
 }
 
-float TrainStep::norm() const {
-  float norm = 0;
-  update_program_->read(norm_, &norm, sizeof norm);
-  return norm;
+std::vector<float> TrainStep::norms() const {
+  std::vector<float> norms(static_cast<size_t>(sets_));
+  update_program_->read(norm_, norms.data(), norms.size() * sizeof(float));
+  return norms;
 }
 
-float TrainStep::update(const AdamwSettings& settings) {
-  start_update(settings);
+float TrainStep::update(std::span<const Hyper> hyper) {
+  start_update(hyper);
   update_program_->wait();
-  return norm();
+  return norms()[0];
 }
 
 TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
-                                   const AdamwSettings& settings) {
+                                   std::span<const Hyper> hyper) {
   Stepped result;
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) result.loss += finish(packs[i - 1]);
-    feed(packs[i], weight);
-    micro_program_->run();
+    if (i > 0) result.loss += fitting(packs[i - 1]).finish(packs[i - 1]);
+    TrainStep& s = fitting(packs[i]);
+    s.feed(packs[i], weight);
+    s.micro_program_->run();
   }
-  start_update(settings);
-  if (!packs.empty()) result.loss += finish(packs.back());
+  start_update(hyper);
+  if (!packs.empty()) result.loss += fitting(packs.back()).finish(packs.back());
   update_program_->wait();
-  result.norm = norm();
+  result.norm = norms()[0];
   return result;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TrainStep: one model's training step as programs: micro (forward and backward of one pack, adding
-// to the gradients), update (norm, clipping, AdamW, gradients cleared) and evaluate (forward only).
-// The three share weights, parameters and one arena.
+// to the gradients), update (norm, clipping, the optimizer, gradients cleared) and evaluate
+// (forward only). The three share weights, parameters and one arena.
 //
 // Constructing it records the plans and touches no weight, so that a forecast costs nothing;
 // compile() reads the weights and allocates.
@@ -10,9 +10,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "train/loss.h"
+#include "train/optimizer.h"
 #include "train/prefix_cache.h"
 #include "train/scorer.h"
 
@@ -23,9 +25,15 @@ struct Trainable {
   const Adapter* adapter = nullptr;
   ParamLayout layout;             // the adapter's, or the weights'
   std::vector<WeightSpec> specs;  // of the weights; empty for an adapter
+  // One group for each entry of the layout, in its order, with its factors and its set; empty: all
+  // of one set with factors of 1.
+  ParamGroups groups;
 
   ParamSource source() const { return {adapter, adapter ? nullptr : &layout}; }
 };
+// Groups of the layout's tensors as the optimizer wants them: matrices apart where it looks at
+// them, else neighbours with the same factors and set joined.
+ParamGroups update_groups(const Trainable& trainable, Op optimizer);
 Trainable train_adapter(const Adapter& adapter);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
 Trainable train_weights(const ModelConfig& config, int64_t num_layers);
@@ -34,12 +42,6 @@ int64_t first_trained_block(const Trainable& trainable, const ModelConfig& confi
 // The weights' numbers in the layout's order.
 std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights);
 
-struct AdamwSettings {
-  float learning_rate = 1e-4f, beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
-  float clip = 1.0f;  // 0: off
-  int64_t step = 1;   // of the bias correction, from 1
-};
-
 struct StepOptions {
   PackLimits limits;
   int64_t positions = 0;         // above every position in the data
@@ -47,7 +49,8 @@ struct StepOptions {
   // The blocks below the first trained one are a program of their own whose rows can be kept.
   bool split_prefix = false;
   float skip_below = 0;  // HeadAttr's
-  LossMaker loss = {};   // null: the likelihood of the targets
+  Op optimizer = Op::kAdamw;
+  LossMaker loss = {};  // null: the likelihood of the targets
 };
 
 struct StepForecast {
@@ -61,10 +64,17 @@ class TrainStep {
   TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
             const StepOptions& options);
 
+  // Smaller token budgets, ascending, for packs that would leave most of the limits empty: each is
+  // a program of its own over the same arena, parameters and gradients. Before compile().
+  void add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens);
+  void clear_sizes() { smaller_.clear(); }
+
   StepForecast forecast(const Backend& backend) const;
   // Of one micro-batch, forward and backward.
   double micro_flops() const { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
+  // Of the program that this pack is run by.
+  const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const { return options_.limits; }
@@ -80,8 +90,10 @@ class TrainStep {
   // Requires compile() for all below. Vectors are as long as the layout.
   void set_params(std::span<const float> params);
   std::vector<float> params() const;
-  void set_moments(std::span<const float> m, std::span<const float> v);
-  std::vector<float> moments(int which) const;  // 0: m, 1: v
+  // What the optimizer keeps, as plain bytes of each state's type.
+  const std::vector<OptimizerState>& states() const { return states_; }
+  void set_state(size_t which, std::span<const std::byte> bytes);
+  std::vector<std::byte> state(size_t which) const;
   BufferPtr params_buffer() const { return params_; }
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
@@ -97,17 +109,33 @@ class TrainStep {
     double loss = 0;
     float norm = 0;
   };
-  Stepped step(std::span<const Pack> packs, float weight, const AdamwSettings& settings);
-  // One AdamW update from the gradients so far; returns their norm before clipping.
-  float update(const AdamwSettings& settings);
+  // A row of hyper for each set.
+  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper);
+  Stepped step(std::span<const Pack> packs, float weight, const AdamwSettings& settings) {
+    const Hyper row = settings.hyper();
+    return step(packs, weight, {&row, 1});
+  }
+  // One update from the gradients so far; returns their norm before clipping, of the first set.
+  float update(std::span<const Hyper> hyper);
+  float update(const AdamwSettings& settings) {
+    const Hyper row = settings.hyper();
+    return update({&row, 1});
+  }
+  // Of the last update, by set.
+  std::vector<float> norms() const;
   // log p of each target of the pack, [M]; 0 beyond used_targets.
   void evaluate(const Pack& pack, std::span<float> logp);
 
  private:
-  void feed(const Pack& pack, float weight);
+  const TrainStep& fitting(const Pack& pack) const;
+  TrainStep& fitting(const Pack& pack) {
+    return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
+  }
+  void compile_micro(Backend& backend, ModelWeights& weights);
+  void feed(const Pack& whole, float weight);
   double finish(const Pack& pack);
-  void start_update(const AdamwSettings& settings);
-  float norm() const;
+  void record_update();
+  void start_update(std::span<const Hyper> hyper);
 
   ModelConfig config_;
   Trainable trainable_;
@@ -120,12 +148,16 @@ class TrainStep {
   std::unique_ptr<Scorer> scorer_;
   std::unique_ptr<PrefixCache> prefix_;
   Plan update_;
-  ValueId hyper_ = kNone, norm_ = kNone;
-  std::vector<ValueId> update_states_;  // params, m, v, grads
+  ValueId hyper_ = kNone, norm_ = kNone, update_params_ = kNone, update_grads_ = kNone;
+  std::vector<OptimizerState> states_;
+  std::vector<ValueId> state_values_;
+  int32_t sets_ = 1;
 
   Backend* backend_ = nullptr;
-  BufferPtr params_, grads_, m_, v_, arena_;
+  BufferPtr params_, grads_, arena_;
+  std::vector<BufferPtr> state_buffers_;
   std::unique_ptr<Program> micro_program_, update_program_;
+  std::vector<std::unique_ptr<TrainStep>> smaller_;  // of add_sizes; only their micro plan is run
 };
 
 }  // namespace wick

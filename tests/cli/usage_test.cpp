@@ -163,8 +163,8 @@ TEST_F(Config, WrongKeysAndKinds) {
   expect_refused(train("lora_parameters: {rnk: 4}\n"), 2, "wick train",
                  {"lora_parameters.rnk", "did you mean rank?"});
   expect_refused(train("lora_parameters: 4\n"), 2, "wick train", {"lora_parameters", "a mapping"});
-  expect_refused(train("lr_schedule: {name: step_decay, arguments: [1, 2, 3]}\n"), 2, "wick train",
-                 {"lr_schedule.name", "step_decay", "cosine_decay"});
+  expect_refused(train("lr_schedule: {name: stairs, arguments: [1, 2, 3]}\n"), 2, "wick train",
+                 {"lr_schedule.name", "stairs", "cosine_decay"});
   expect_refused(train("lr_schedule: {name: cosine_decay}\n"), 2, "wick train", {"arguments"});
   expect_refused(train("lr_schedule: {arguments: [1]}\n"), 2, "wick train", {"no name"});
   expect_refused(train("report_to: wandb\n"), 2, "wick train", {"report_to", "report.html"});

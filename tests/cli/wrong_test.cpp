@@ -78,7 +78,7 @@ TEST_F(Wrong, Data) {
   expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl:1", "UTF-16"});
   expect_failed(data("{\"txt\": \"a\"}\n"), {"rows.jsonl:1", "did you mean \"text\" by \"txt\"?"});
   std::filesystem::create_directories(folder_.path("empty"));
-  expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl; it is empty"});
+  expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl", "it is empty"});
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 

@@ -7,6 +7,7 @@
 
 #include "infer/decoder_engine.h"
 #include "io/model_files.h"
+#include "model/adapter_start.h"
 
 namespace wick::golden {
 
@@ -30,22 +31,44 @@ ModelConfig load_config(const std::string& folder) {
 
 }  // namespace
 
-std::vector<std::string> case_names() {
+namespace {
+
+std::vector<std::string> cases_in(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_folder()))
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (std::filesystem::exists(entry.path() / "expected.json"))
       names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 
+std::string model_of(const std::string& folder) {
+  return golden_folder() + "/" + read_json(folder + "/expected.json")["model"].get<std::string>();
+}
+
+}  // namespace
+
+std::vector<std::string> case_names() { return cases_in(golden_folder()); }
+std::vector<std::string> kind_names() { return cases_in(golden_folder() + "/kinds"); }
+
 Case::Case(const std::string& name)
-    : folder(golden_folder() + "/" + name),
+    : Case(golden_folder() + "/" + name, golden_folder() + "/" + name) {}
+
+Case Case::kind(const std::string& name) {
+  const std::string folder = golden_folder() + "/kinds/" + name;
+  return Case(folder, model_of(folder));
+}
+
+Case::Case(const std::string& folder, const std::string& model)
+    : folder(folder),
       meta(read_json(folder + "/expected.json")),
       expected(folder + "/expected.safetensors"),
-      config(load_config(folder)),
-      weights(ModelWeights::open(SafetensorsSet::open(folder), folder, config)),
-      adapter(Adapter::load(folder + "/adapter", adaptable_linears(config), adapter_params)) {}
+      config(load_config(model)),
+      weights(ModelWeights::open(SafetensorsSet::open(model), model, config)),
+      adapter(Adapter::load(folder + "/adapter", adaptable_linears(config), adapter_params,
+                            meta.value("lora_plus", 1.0f))) {
+  start_adapter(adapter, config, weights, false, adapter_params);
+}
 
 std::vector<float> Case::floats(const std::string& tensor) const {
   return read_tensor<float>(expected, tensor, DType::kF32);

@@ -19,6 +19,8 @@ namespace wick::golden {
 
 struct Case {
   explicit Case(const std::string& name);
+  // A case of kinds/, whose model is another case's.
+  static Case kind(const std::string& name);
 
   std::vector<float> floats(const std::string& tensor) const;
   std::vector<int32_t> ints(const std::string& tensor) const;
@@ -31,10 +33,14 @@ struct Case {
   ModelWeights weights;
   std::vector<float> adapter_params;  // filled by the next one's constructor
   Adapter adapter;
+
+ private:
+  Case(const std::string& folder, const std::string& model);
 };
 
 // The names of all cases.
 std::vector<std::string> case_names();
+std::vector<std::string> kind_names();
 
 // Rows of the case one after the other, then unused slots and targets up to the limits.
 Pack make_pack(const Case& c, const std::vector<size_t>& rows, const PackLimits& limits);

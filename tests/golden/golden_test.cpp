@@ -230,6 +230,30 @@ TEST_P(Golden, GreedyTokensOverTheCache) {
   }
 }
 
+// The same tokens when each step draws the next one's, beside a slot that rests.
+TEST_P(Golden, GreedyTokensByWalking) {
+  const std::vector<int32_t> prompt = c_.ints("prompt"), want = c_.ints("greedy");
+  DecoderEngine engine(*backend_, c_.config, c_.weights, {}, nullptr, 2, 40);
+  std::vector<SlotToken> run;
+  int32_t position = 0;
+  for (int32_t id : prompt) run.push_back({id, 1, position++, false});
+  run.back().wants_logits = true;
+  std::vector<int32_t> got, drawn;
+  engine.run_greedy(run, got);
+  ASSERT_EQ(got.size(), 1u);
+  const SlotToken first{got[0], 1, position, true};
+  engine.walk_from({&first, 1});
+  for (int64_t steps = 1; got.size() < want.size(); ++steps) {
+    const int64_t left = static_cast<int64_t>(want.size() - got.size());
+    const int64_t now = std::min(steps, left);
+    engine.walk(now);
+    engine.walked(now, drawn);
+    ASSERT_EQ(drawn.size(), static_cast<size_t>(2 * now));
+    for (int64_t i = 0; i < now; ++i) got.push_back(drawn[static_cast<size_t>(2 * i + 1)]);
+  }
+  EXPECT_EQ(got, want);
+}
+
 // Compared as bits: == would take a NaN for a difference and -0 for 0.
 void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   ASSERT_EQ(a.size(), b.size());

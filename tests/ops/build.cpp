@@ -53,20 +53,35 @@ void Builder::build() {
     case Op::kKlHead:
       kl_head();
       break;
+    case Op::kColumnScale:
+      column_scale();
+      break;
+    case Op::kColumnNorm:
+      column_norm();
+      break;
     case Op::kGradNorm:
       grad_norm();
       break;
     case Op::kAdamw:
       adamw();
       break;
-    case Op::kColumnScale:
-    case Op::kColumnNorm:
     case Op::kSgd:
+      sgd();
+      break;
     case Op::kLion:
+      lion();
+      break;
     case Op::kMuon:
+      muon();
+      break;
     case Op::kAdafactor:
+      adafactor();
+      break;
     case Op::kAdamw8:
+      adamw8();
+      break;
     case Op::kSample:
+      sample();
       break;
     case Op::kCopy:
       copy();

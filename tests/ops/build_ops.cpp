@@ -243,12 +243,26 @@ void Builder::head() {
   input("dlogp", {m});
   output("dx", {m, d}, d + v);
   output("dw", {v, d}, d + m, true);
+  const int64_t rank = size("R", 0);
+  if (rank > 0) {
+    input("h", {m, rank}, true, 1.0 / std::sqrt(static_cast<double>(rank)));
+    input("b", {v, rank}, true, 0.5);
+    output("dlogp_dh", {m, rank}, d + v);
+    output("dh", {m, rank}, d + v);
+    output("db", {v, rank}, d + m, true);
+    unit_terms({"dlogp_dh", "dh", "db"});
+  }
   unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
   if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
   c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
   c_.bwd_out = {"dx", "dw"};
+  if (rank == 0) return;
+  c_.fwd_in.insert(c_.fwd_in.end(), {"h", "b"});
+  c_.fwd_out.push_back("dlogp_dh");
+  c_.bwd_in.insert(c_.bwd_in.end(), {"h", "b", "dlogp_dh"});
+  c_.bwd_out.insert(c_.bwd_out.end(), {"dh", "db"});
 }
 
 void Builder::segment_sum() {
@@ -323,36 +337,54 @@ void Builder::kl_head() {
   c_.bwd_out = {"dx"};
 }
 
-void Builder::grad_norm() {
-  int64_t p = size("P");
-  input("g", {p}, false);
-  output("y", {1}, p);
-  c_.fwd_in = {"g"};
+void Builder::column_scale() {
+  int64_t t = size("T"), n = size("N");
+  input("x", {t, n});
+  input("m", {n}, true, 0.3, 1.0);
+  input("norm", {n}, false, 0.1, 1.0);
+  output("y", {t, n}, 1);
+  input("dy", {t, n});
+  output("dx", {t, n}, 1, true);
+  output("dm", {n}, t, true);
+  c_.fwd_in = {"x", "m", "norm"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "x", "m", "norm"};
+  c_.bwd_out = {"dx", "dm"};
+}
+
+void Builder::column_norm() {
+  int64_t n = size("N"), k = size("K"), r = size("R");
+  c_.attr = ColumnNormAttr{number("scale", 0.5f)};
+  // Not the squares and products of any matrix, only numbers with a positive sum.
+  input("base", {n}, false, 0.1, 9.0 * static_cast<double>(r * r));
+  input("wa", {r, n}, false);
+  input("a", {r, k}, false, 1.0 / std::sqrt(static_cast<double>(k)));
+  input("b", {n, r}, false);
+  output("y", {n}, r * r + k);
+  c_.fwd_in = {"base", "wa", "a", "b"};
   c_.fwd_out = {"y"};
 }
 
-void Builder::adamw() {
-  int64_t p = size("P"), groups = size("groups", 1);
-  Arg& hyper = value("hyper", {8});
-  for (double h : {1e-2, 0.9, 0.999, 1e-8, 0.1, static_cast<double>(number("clip", 0.0f)),
-                   1 - std::pow(0.9, 3), 1 - std::pow(0.999, 3)}) {
-    hyper.data.push_back(rounded(h, DType::kF32));
+// Some logits are NaN, and with ties=1 many are equal; R is the length of the log.
+void Builder::sample() {
+  int64_t b = size("B"), v = size("V"), r = size("R", 0);
+  bool ties = size("ties", 0) != 0;
+  input("logits", {b, v}, false);
+  for (double& x : c_.arg("logits").data) {
+    if (ties) x = std::round(x);
+    if (below(50) == 0) x = NAN;
   }
-  value("norm", {1}).data = {rounded(1.7, DType::kF32)};
-  for (const char* name : {"params", "m", "v", "g"}) {
-    Arg& a = output(name, {p}, 4);
-    a.mode = OutMode::kUpdate;
-    fill(a, 0.1);
-  }
-  for (double& x : c_.arg("v").data) x = rounded(x * x, DType::kF32);
-  ParamGroups attr;
-  for (int64_t i = 0; i < groups; ++i) {
-    attr.groups.push_back({p * i / groups, p * (i + 1) / groups, i % 2 == 0 ? 1.0f : 16.0f,
-                           i % 2 == 0 ? 1.0f : 0.0f});
-  }
-  c_.attr = attr;
-  c_.fwd_in = {"hyper", "norm"};
-  c_.fwd_out = {"params", "m", "v", "g"};
+  ints("token", {b}, {});
+  c_.fwd_in = {"logits"};
+  c_.fwd_out = {"token", "", ""};
+  if (r == 0) return;
+  std::vector<int32_t> place;
+  for (int64_t i = 0; i < 4 * b; ++i)
+    place.push_back(static_cast<int32_t>(i >= 3 * b && rarely() ? -1 : below(100)));
+  ints("place", {4, b}, place);
+  ints("log", {r, b}, std::vector<int32_t>(static_cast<size_t>(r * b), 7));
+  for (const char* name : {"place", "log"}) c_.arg(name).mode = OutMode::kUpdate;
+  c_.fwd_out = {"token", "place", "log"};
 }
 
 void Builder::copy() {

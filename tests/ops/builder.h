@@ -138,8 +138,19 @@ class Builder {
   void segment_sum();
   void preference_loss();
   void kl_head();
+  void column_scale();
+  void column_norm();
   void grad_norm();
+  // Groups, and an optimizer's hyper (of every set; clip at 5) and norm.
+  ParamGroups param_groups();
+  void optimizer(const ParamGroups& groups, std::vector<double> hyper);
   void adamw();
+  void sgd();
+  void lion();
+  void muon();
+  void adafactor();
+  void adamw8();
+  void sample();
   void copy();
 
   Case& c_;

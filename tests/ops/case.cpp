@@ -70,8 +70,13 @@ bool Case::frozen(const Arg& arg) const {
 }
 
 Role role_of(Op op, const std::string& name) {
-  if (op == Op::kSegmentSum || op == Op::kPreferenceLoss || op == Op::kGradNorm || op == Op::kAdamw)
+  if (op == Op::kSegmentSum || op == Op::kPreferenceLoss ||
+      (op >= Op::kGradNorm && op <= Op::kSample))
     return Role::kOther;
+  if (op == Op::kColumnNorm) return name == "wa" ? Role::kActivation : Role::kOther;
+  if (op == Op::kColumnScale && (name == "m" || name == "norm" || name == "dm"))
+    return Role::kOther;
+  if (op == Op::kHead && name == "b") return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
       (has_bias && name == "b"))
@@ -144,6 +149,9 @@ std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {
   }
   std::vector<std::vector<double>> results;
   results.reserve(out_names.size());
+  std::vector<std::vector<int32_t>> ints;  // of the outputs that are
+  ints.reserve(out_names.size());
+  std::map<size_t, std::vector<uint8_t>> codes;  // outputs of bytes, which ref does not widen
   for (const std::string& name : out_names) {
     results.emplace_back();
     step.outputs.push_back({});
@@ -154,12 +162,29 @@ std::vector<std::vector<double>> run_reference(const Case& c, Dir dir) {
     const Arg& a = c.arg(name);
     step.outputs.back().mode = a.mode;
     results.back() = a.data;
+    if (a.dtype == DType::kI32) {
+      ints.push_back(a.ints);
+      ints.back().resize(static_cast<size_t>(a.shape.elements()));
+      out.push_back(operand(a.shape, a.dtype, ints.back().data()));
+      continue;
+    }
+    if (a.dtype == DType::kU8) {
+      std::vector<uint8_t>& bytes = codes[results.size() - 1];
+      bytes.assign(a.ints.begin(), a.ints.end());
+      out.push_back(operand(a.shape, a.dtype, bytes.data()));
+      continue;
+    }
     if (a.mode == OutMode::kWrite) {
       results.back().assign(static_cast<size_t>(a.shape.elements()), 0.0);
     }
     out.push_back(operand(a.shape, a.dtype, results.back().data()));
   }
   reference_kernel(c.op, dir).fn({.step = &step, .in = in, .out = out});
+  auto made = ints.begin();
+  for (size_t i = 0; i < out_names.size(); ++i)
+    if (!out_names[i].empty() && c.arg(out_names[i]).dtype == DType::kI32)
+      results[i].assign(made->begin(), made->end()), ++made;
+  for (const auto& [i, bytes] : codes) results[i].assign(bytes.begin(), bytes.end());
   return results;
 }
 

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "ops/modes.h"
 #include "ops/tolerance.h"
+#include "plan/head_pair.h"
 #include "plan/recorder.h"
 
 namespace wick::ops {
@@ -128,7 +129,8 @@ class NetworkMaker {
       case Op::kGatherRows:
         return r_.gather_rows(in(0), in(1));
       case Op::kHead:
-        return r_.head(in(0), in(1), in(2));
+        return c_.size("R", 0) > 0 ? head_with_pair(r_, in(0), in(1), in(2), {}, in(3), in(4))
+                                   : r_.head(in(0), in(1), in(2));
       case Op::kSegmentSum:
         return r_.segment_sum(in(0), in(1), in(2), c_.size("S"));
       case Op::kPreferenceLoss:
@@ -136,6 +138,7 @@ class NetworkMaker {
       case Op::kKlHead:
         return r_.kl_head(in(0), in(1), in(2), in(3), in(4), std::get<KlAttr>(c_.attr));
       case Op::kColumnScale:
+        return r_.column_scale(in(0), in(1), in(2));
       case Op::kColumnNorm:
       case Op::kGradNorm:
       case Op::kAdamw:

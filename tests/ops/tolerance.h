@@ -31,9 +31,10 @@ inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
     case DType::kBF16:
       return sum + 1.01 * kBF16;
     case DType::kF64:
+    case DType::kU8:  // codes: the next one, where the number lies between two
+      return 1.0 / 32;
     case DType::kI32:
     case DType::kI64:
-    case DType::kU8:
     case DType::kQ8G32:
     case DType::kQ8G64:
     case DType::kQ8G128:

@@ -102,6 +102,48 @@ void two_tiles(const Block& b) {
   if (b.meanwhile != nullptr) b.meanwhile(b.context, last);
 }
 
+// The same where A is in three parts: two tiles of B serve twelve products.
+#define WICK_AMX_STEP_OF_PARTS(start, more)                                              \
+  _tile_loadd(5, a + 1024, 64);                                                          \
+  start(0) _tile_dpbf16ps(0, 4, 6);                                                      \
+  _tile_loadd(7, at + 1024, 64);                                                         \
+  start(2) _tile_dpbf16ps(2, 5, 6);                                                      \
+  start(1) _tile_dpbf16ps(1, 4, 7);                                                      \
+  _tile_loadd(4, a + kBlockBytes, 64);                                                   \
+  start(3) _tile_dpbf16ps(3, 5, 7);                                                      \
+  _tile_loadd(5, a + kBlockBytes + 1024, 64);                                            \
+  _tile_dpbf16ps(0, 4, 6);                                                               \
+  _tile_dpbf16ps(1, 4, 7);                                                               \
+  _tile_loadd(4, a + 2 * kBlockBytes, 64);                                               \
+  _tile_dpbf16ps(2, 5, 6);                                                               \
+  _tile_dpbf16ps(3, 5, 7);                                                               \
+  _tile_loadd(5, a + 2 * kBlockBytes + 1024, 64);                                        \
+  a += b.a_step;                                                                         \
+  at += b.b_step;                                                                        \
+  _tile_dpbf16ps(0, 4, 6);                                                               \
+  _tile_dpbf16ps(2, 5, 6);                                                               \
+  if (more) _tile_loadd(6, at, 64);                                                      \
+  _tile_dpbf16ps(1, 4, 7);                                                               \
+  if (more) _tile_loadd(4, a, 64);                                                       \
+  _tile_dpbf16ps(3, 5, 7);                                                               \
+  for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T1); \
+  ahead += b.ahead_step;
+
+void two_tiles_of_parts(const Block& b) {
+  const char *a = b.a, *at = b.b, *ahead = b.ahead;
+  const int64_t last = b.steps - 1;
+  _tile_loadd(4, a, 64);
+  _tile_loadd(6, at, 64);
+  WICK_AMX_STEP_OF_PARTS(WICK_AMX_START, last > 0)
+  for (int64_t s = 1; s < last; ++s) {
+    WICK_AMX_STEP_OF_PARTS(WICK_AMX_GO_ON, true)
+    if (b.meanwhile != nullptr) b.meanwhile(b.context, s);
+  }
+  if (last == 0) return;
+  WICK_AMX_STEP_OF_PARTS(WICK_AMX_GO_ON, false)
+  if (b.meanwhile != nullptr) b.meanwhile(b.context, last);
+}
+
 void one_tile(const Block& b) {
   const char *a = b.a, *at = b.b, *ahead = b.ahead;
   float* c = b.c;
@@ -118,6 +160,11 @@ void one_tile(const Block& b) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, at + 1024, 64);
     _tile_dpbf16ps(1, 4, 7);
+    for (int part = 1; part < b.parts; ++part) {
+      _tile_loadd(4, a + part * kBlockBytes, b.a_stride);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+    }
     a += b.a_step;
     at += b.b_step;
     for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T0);
@@ -129,7 +176,12 @@ void one_tile(const Block& b) {
 
 void amx_block(const Block& b) {
   memory_fence();
-  b.a_tiles == 2 ? two_tiles(b) : one_tile(b);
+  if (b.a_tiles == 1)
+    one_tile(b);
+  else if (b.parts == 1)
+    two_tiles(b);
+  else
+    two_tiles_of_parts(b);
   memory_fence();
 }
 

@@ -19,22 +19,27 @@ namespace {
 template <Act A, typename T>
 HWY_INLINE VF act(VF x, VF* slope) {
   const VF one = set(1.0f);
-  auto sigmoid = [](VF z) HWY_ATTR {
+  // s(z) and 1 - s(z), which e s gives without cancelling: gelu's slope multiplies it by x³.
+  VF rest;
+  auto sigmoid = [&rest](VF z) HWY_ATTR {
+    VF e, s;
     if constexpr (std::is_same_v<T, float>)
-      return sigmoid_v(z);
+      s = sigmoid_v(z, &e);
     else
-      return sigmoid_for_bf16(z);
+      s = sigmoid_for_bf16(z, &e);
+    rest = hn::IfThenElse(hn::Gt(e, set(1.0f)), hn::Sub(set(1.0f), s), hn::Mul(e, s));
+    return s;
   };
   VF s, ds;
   if constexpr (A == Act::kSilu) {
     s = sigmoid(x);
-    ds = hn::Mul(s, hn::Sub(one, s));
+    ds = hn::Mul(s, rest);
   } else {
     const VF twice_c = set(1.5957691216f);
     VF x2 = hn::Mul(x, x);
     s = sigmoid(hn::Mul(hn::Mul(twice_c, x), hn::MulAdd(x2, set(0.044715f), one)));
     VF du = hn::Mul(twice_c, hn::MulAdd(x2, set(3 * 0.044715f), one));
-    ds = hn::Mul(hn::Mul(s, hn::Sub(one, s)), du);
+    ds = hn::Mul(hn::Mul(s, rest), du);
   }
   if (slope != nullptr) *slope = hn::MulAdd(x, ds, s);
   return hn::Mul(x, s);

@@ -23,6 +23,7 @@ constexpr int64_t kBlockDepth = 1024;
 #else
 constexpr int64_t kBlockDepth = 256;
 #endif
+constexpr int64_t kStepsAhead = 16;         // of K that a panel is brought near before its use
 constexpr int64_t kPackDepth = 1536;        // of K packed at a time
 constexpr int64_t kPackRows = 2048;         // of M packed at a time
 constexpr int64_t kPackElements = 1 << 20;  // of B packed at a time
@@ -107,6 +108,12 @@ HWY_INLINE void whole_tile(const Tile& t) {
     }
     hwy::Prefetch(ahead);
     ahead += 16;
+#if HWY_TARGET == HWY_AVX3
+    // Neither panel fits the first cache.
+    WICK_UNROLL
+    for (int j = 0; j < Vectors; ++j) hwy::Prefetch(b + kStepsAhead * t.b_step + j * kLanes);
+    hwy::Prefetch(a + kStepsAhead * t.a_step);
+#endif
     a += t.a_step;
     b += t.b_step;
   }

@@ -28,14 +28,14 @@ constexpr int64_t kRows = 1024;   // of x at a time
 constexpr int64_t kWords = 1024;  // of the vocabulary at a time
 constexpr float kNoScore = -3.0e38f;
 
-// Scratch: which rows count, their x, one block of logits, a sum per row and column, and what the
-// products need.
+// Scratch: which rows count, their x and h, one block of logits, a sum per row and column (those of
+// h behind those of x), and what the products need.
 struct Work {
   int32_t* rows;
-  float *x, *logits, *sums, *most, *total, *chosen;
+  float *x, *h, *logits, *sums, *most, *total, *chosen;
   void* product;
   size_t bytes;
-  Work(int64_t m, int64_t v, int64_t d, void* base) {
+  Work(int64_t m, int64_t v, int64_t d, int64_t rank, void* base) {
     const int64_t r = std::min(m, kRows), words = std::min(v, kWords);
     char* start = static_cast<char*>(base);
     size_t at = 0;
@@ -49,13 +49,18 @@ struct Work {
     };
     rows = reinterpret_cast<int32_t*>(floats(m));
     x = floats(r * d);
+    h = floats(r * rank);
     logits = floats(r * words);
-    sums = floats(r * d);
+    sums = floats(r * (d + rank));
     most = floats(r);
     total = floats(r);
     chosen = floats(r);
-    product = take(std::max(
-        {gemm_scratch(r, words, d), gemm_scratch(r, d, words), gemm_scratch(words, d, r)}));
+    size_t most_bytes = 0;
+    for (int64_t width : {d, rank})
+      if (width > 0)
+        most_bytes = std::max({most_bytes, gemm_scratch(r, words, width),
+                               gemm_scratch(r, width, words), gemm_scratch(words, width, r)});
+    product = take(most_bytes);
     bytes = at;
   }
 };
@@ -160,8 +165,10 @@ void head_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1], &targets = args.in[2], &logp = args.out[0];
   const Operand lse = args.out.size() > 1 ? args.out[1] : Operand{};
   const Operand slope = args.out.size() > 2 ? args.out[2] : Operand{};
-  const int64_t m = x.rows, d = x.cols, v = w.rows;
-  const Work work(m, v, d, args.scratch);
+  const Operand h = args.in.size() > 3 ? args.in[3] : Operand{};
+  const Operand second = h ? args.in[4] : Operand{}, slope_h = h ? args.out[3] : Operand{};
+  const int64_t m = x.rows, d = x.cols, v = w.rows, rank = h.cols, wide = d + rank;
+  const Work work(m, v, d, rank, args.scratch);
   const float skip_below = attr<HeadAttr>(*args.step).skip_below;
   ThreadPool& pool = *args.pool;
   for (int64_t i = 0; i < m; ++i)
@@ -169,19 +176,32 @@ void head_fwd(const StepArgs& args) {
       logp.as<float>()[i] = 0;
       if (lse) lse.as<float>()[i] = 0;
       if (slope) zero_row(slope, i);
+      if (slope_h) zero_row(slope_h, i);
     }
   const int64_t kept = kept_rows(targets, work.rows);
   for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
     const int64_t rows = std::min(kRows, kept - r0);
     const int32_t* which = work.rows + r0;
     gather_x(pool, x, which, rows, work.x);
+    if (h) gather_x(pool, h, which, rows, work.h);
     std::fill_n(work.most, rows, kNoScore);
     std::fill_n(work.total, rows, 0.0f);
-    if (slope && skip_below > 0) std::fill_n(work.sums, rows * d, 0.0f);
+    if (slope && skip_below > 0) std::fill_n(work.sums, rows * wide, 0.0f);
+    // The share of some words in the sums.
+    auto add_words = [&](int64_t first, int64_t count, const float* p, int64_t ld, bool add) {
+      gemm(pool, rows, d, count, {p, ld}, words_of(w, first, false), {work.sums, wide, 1.0f, add},
+           work.product);
+      if (h)
+        gemm(pool, rows, rank, count, {p, ld}, words_of(second, first, false),
+             {work.sums + d, wide, 1.0f, add}, work.product);
+    };
     for (int64_t v0 = 0; v0 < v; v0 += kWords) {
       const int64_t words = std::min(kWords, v - v0);
       gemm(pool, rows, words, d, {work.x, d}, words_of(w, v0, true), {work.logits, words},
            work.product);
+      if (h)
+        gemm(pool, rows, words, rank, {work.h, rank}, words_of(second, v0, true),
+             {work.logits, words, 1.0f, true}, work.product);
       std::atomic<uint32_t> kept_blocks{0};
       parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
         for (int64_t r = a; r < b; ++r) {
@@ -189,7 +209,7 @@ void head_fwd(const StepArgs& args) {
           const int64_t target = targets.as<const int32_t>()[which[r]] - v0;
           if (target >= 0 && target < words) work.chosen[r] = logits[target];
           softmax_row(logits, words, work.most + r, work.total + r,
-                      slope ? work.sums + r * d : nullptr, d);
+                      slope ? work.sums + r * wide : nullptr, wide);
           if (slope && skip_below > 0)
             kept_blocks.fetch_or(clear_small(logits, words, skip_below * work.total[r]),
                                  std::memory_order_relaxed);
@@ -197,12 +217,10 @@ void head_fwd(const StepArgs& args) {
       });
       if (slope && skip_below > 0)
         for_runs(kept_blocks.load(), words, [&](int64_t first, int64_t last) {
-          gemm(pool, rows, d, last - first, {work.logits + first, words},
-               words_of(w, v0 + first, false), {work.sums, d, 1.0f, true}, work.product);
+          add_words(v0 + first, last - first, work.logits + first, words, true);
         });
       else if (slope)
-        gemm(pool, rows, d, words, {work.logits, words}, words_of(w, v0, false),
-             {work.sums, d, 1.0f, v0 > 0}, work.product);
+        add_words(v0, words, work.logits, words, v0 > 0);
     }
     parallel_rows(pool, rows, slope ? d * 12 : 64, [&](int64_t a, int64_t b) HWY_ATTR {
       for (int64_t r = a; r < b; ++r) {
@@ -210,15 +228,17 @@ void head_fwd(const StepArgs& args) {
         const float all = work.most[r] + std::log(work.total[r]);
         logp.as<float>()[i] = work.chosen[r] - all;
         if (lse) lse.as<float>()[i] = all;
-        if (slope)
-          finish_row(w, targets.as<const int32_t>()[i], work.sums + r * d, 1.0f / work.total[r],
-                     slope, i);
+        const float* sums = work.sums + r * wide;
+        const int32_t target = targets.as<const int32_t>()[i];
+        if (slope) finish_row(w, target, sums, 1.0f / work.total[r], slope, i);
+        if (slope_h) finish_row(second, target, sums + d, 1.0f / work.total[r], slope_h, i);
       }
     });
   }
 }
 size_t head_fwd_scratch(const StepArgs& args, int) {
-  return Work(args.in[0].rows, args.in[1].rows, args.in[0].cols, nullptr).bytes;
+  const int64_t rank = args.in.size() > 3 ? args.in[3].cols : 0;
+  return Work(args.in[0].rows, args.in[1].rows, args.in[0].cols, rank, nullptr).bytes;
 }
 
 // logits -> dlogp * (1[target] - p), the gradient of the logits.
@@ -249,32 +269,43 @@ void head_bwd(const StepArgs& args) {
   const int64_t d = w.cols, v = w.rows;
   ThreadPool& pool = *args.pool;
   const int32_t* target_of = targets.as<const int32_t>();
-  if (dx && slope)
-    with_activation(dx.dtype, [&](auto* type) {
+  auto scale_rows = [&](const Operand& from, const Operand& to) {
+    with_activation(to.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      parallel_rows(pool, dx.rows, d * 8, [&](int64_t a, int64_t b) HWY_ATTR {
+      parallel_rows(pool, to.rows, to.cols * 8, [&](int64_t a, int64_t b) HWY_ATTR {
         for (int64_t i = a; i < b; ++i) {
           const VF g = set(target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]);
-          for (int64_t c = 0; c < d; c += kLanes)
-            store_part(hn::Mul(g, load_part(row<T>(slope, i) + c, d - c)), row<T>(dx, i) + c,
-                       d - c);
+          for (int64_t c = 0; c < to.cols; c += kLanes)
+            store_part(hn::Mul(g, load_part(row<T>(from, i) + c, to.cols - c)), row<T>(to, i) + c,
+                       to.cols - c);
         }
       });
     });
+  };
+  if (dx && slope) scale_rows(slope, dx);
+  const Operand h = args.in.size() > 6 ? args.in[6] : Operand{};
+  const Operand second = h ? args.in[7] : Operand{}, db = h ? args.out[3] : Operand{};
+  if (h && args.out[2]) scale_rows(args.in[8], args.out[2]);
+  const int64_t rank = h.cols;
   const bool make_dx = dx && !slope;
-  if (!make_dx && !dw) return;
-  const Work work(targets.elements(), v, d, args.scratch);
+  if (!make_dx && !dw && !db) return;
+  const Work work(targets.elements(), v, d, rank, args.scratch);
   const int64_t kept = kept_rows(targets, work.rows);
   if (make_dx) zero_rows(pool, dx);
   if (dw && kept == 0 && !args.accumulates(1)) zero_rows(pool, dw);
+  if (db && kept == 0 && !args.accumulates(3)) zero_rows(pool, db);
   for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
     const int64_t rows = std::min(kRows, kept - r0);
     const int32_t* which = work.rows + r0;
     gather_x(pool, x, which, rows, work.x);
+    if (h) gather_x(pool, h, which, rows, work.h);
     for (int64_t v0 = 0; v0 < v; v0 += kWords) {
       const int64_t words = std::min(kWords, v - v0);
       gemm(pool, rows, words, d, {work.x, d}, words_of(w, v0, true), {work.logits, words},
            work.product);
+      if (h)
+        gemm(pool, rows, words, rank, {work.h, rank}, words_of(second, v0, true),
+             {work.logits, words, 1.0f, true}, work.product);
       parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
         for (int64_t r = a; r < b; ++r) {
           const int32_t i = which[r];
@@ -289,6 +320,9 @@ void head_bwd(const StepArgs& args) {
       if (dw)
         gemm(pool, words, d, rows, {work.logits, words, true}, {work.x, d},
              {at(dw, v0), dw.ld, 1.0f, args.accumulates(1) || r0 > 0}, work.product);
+      if (db)
+        gemm(pool, words, rank, rows, {work.logits, words, true}, {work.h, rank},
+             {at(db, v0), db.ld, 1.0f, args.accumulates(3) || r0 > 0}, work.product);
     }
     if (make_dx)
       for (int64_t r = 0; r < rows; ++r) narrow(work.sums + r * d, d, at(dx, which[r]), dx.dtype);
@@ -297,25 +331,27 @@ void head_bwd(const StepArgs& args) {
 // Whether logits are made again; else dx is a product of what forward left, and w is not read.
 bool reads_words(const StepArgs& args) {
   const bool has_slope = args.in.size() > 5 && args.in[5];
-  return !has_slope || (args.out.size() > 1 && args.out[1]);
+  return !has_slope || (args.out.size() > 1 && args.out[1]) || (args.out.size() > 3 && args.out[3]);
 }
 bool accepts_bwd(const StepArgs& args) {
-  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100>(args);
+  if (args.in.size() > 6 && args.in[6] && args.out[2] && !args.in[8]) return false;
+  if (reads_words(args)) return accepts<0b101100010, 0b100, 0b101, 0b100>(args);
   std::vector<Operand> in(args.in.begin(), args.in.end());
   in[2] = {};
-  return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
+  return accepts<0b101100010, 0, 0b101>({.step = args.step, .in = in, .out = args.out});
 }
 size_t head_bwd_scratch(const StepArgs& args, int) {
   if (!reads_words(args)) return 0;
   const Operand& w = args.in[2];
-  return Work(args.in[3].elements(), w.rows, w.cols, nullptr).bytes;
+  const int64_t rank = args.in.size() > 6 ? args.in[6].cols : 0;
+  return Work(args.in[3].elements(), w.rows, w.cols, rank, nullptr).bytes;
 }
 
 }  // namespace
 
 Candidates head_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10>,
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1001, 0b10, 0b1100, 0b10>,
        head_fwd_scratch},
       {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
   };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// grad_norm and adamw: bound by bytes. Also the loop that measures this machine's peak, which is
-// bound by multiply-adds alone.
+// grad_norm and the optimizers of one element at a time: bound by bytes. Also the loop that
+// measures this machine's peak, which is bound by multiply-adds alone.
+#include "backend/cpu/optimizer.h"
+
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
@@ -17,61 +19,125 @@ namespace {
 // Elements whose squares are summed in f32; the chunks' sums are added in order in f64.
 constexpr int64_t kNormChunk = 4096;
 
-int64_t norm_chunks(const Operand& g) { return (g.elements() + kNormChunk - 1) / kNormChunk; }
+int64_t norm_chunks(int64_t count) { return (count + kNormChunk - 1) / kNormChunk; }
 
 void grad_norm_fwd(const StepArgs& args) {
   const Operand& g = args.in[0];
-  const int64_t n = g.elements(), chunks = norm_chunks(g);
+  const std::vector<SetRange> ranges = set_ranges(attr<ParamGroups>(*args.step), g.elements());
   double* sums = static_cast<double*>(args.scratch);
-  args.pool->parallel(chunks, [&](int64_t c) HWY_ATTR {
-    const int64_t end = std::min(n, (c + 1) * kNormChunk);
-    VF sum = hn::Zero(df);
-    for (int64_t i = c * kNormChunk; i < end; i += kLanes) {
-      VF v = load_part(g.as<const float>() + i, end - i);
-      sum = hn::MulAdd(v, v, sum);
+  float* y = args.out[0].as<float>();
+  const int64_t sets = args.out[0].elements();
+  for (int64_t set = 0; set < sets; ++set) {
+    double total = 0;
+    for (const SetRange& range : ranges) {
+      if (range.set != set) continue;
+      const int64_t chunks = norm_chunks(range.end - range.begin);
+      args.pool->parallel(chunks, [&](int64_t c) HWY_ATTR {
+        const int64_t begin = range.begin + c * kNormChunk;
+        const int64_t end = std::min(range.end, begin + kNormChunk);
+        VF sum = hn::Zero(df);
+        for (int64_t i = begin; i < end; i += kLanes) {
+          VF v = load_part(g.as<const float>() + i, end - i);
+          sum = hn::MulAdd(v, v, sum);
+        }
+        sums[c] = static_cast<double>(sum_lanes(sum));
+      });
+      for (int64_t c = 0; c < chunks; ++c) total += sums[c];
     }
-    sums[c] = static_cast<double>(sum_lanes(sum));
-  });
-  double total = 0;
-  for (int64_t c = 0; c < chunks; ++c) total += sums[c];
-  args.out[0].as<float>()[0] = static_cast<float>(std::sqrt(total));
+    y[set] = static_cast<float>(std::sqrt(total));
+  }
 }
 size_t grad_norm_scratch(const StepArgs& args, int) {
-  return static_cast<size_t>(norm_chunks(args.in[0])) * sizeof(double);
+  return static_cast<size_t>(norm_chunks(args.in[0].elements())) * sizeof(double);
+}
+
+// Calls rule(i, n) for the vectors of each group; `make(h)` is the rule of one group. An element's
+// bits depend on its group alone, so whole groups or chunks of them may be a thread's.
+template <typename Make>
+void each_param(const StepArgs& args, const Make& make) {
+  constexpr int64_t kChunk = 8192;
+  const auto& groups = attr<ParamGroups>(*args.step).groups;
+  auto over = [&](const ParamGroup& group, int64_t begin, int64_t end) HWY_ATTR {
+    const auto rule = make(GroupHyper(args, group));
+    for (int64_t i = begin; i < end; i += kLanes) rule(i, end - i);
+  };
+  constexpr size_t kFew = 16;
+  if (groups.size() > kFew) {
+    args.pool->parallel(static_cast<int64_t>(groups.size()), [&](int64_t i) HWY_ATTR {
+      const ParamGroup& group = groups[static_cast<size_t>(i)];
+      over(group, group.begin, group.end);
+    });
+    return;
+  }
+  for (const ParamGroup& group : groups) {
+    const int64_t chunks = (group.end - group.begin + kChunk - 1) / kChunk;
+    args.pool->parallel(chunks, [&](int64_t c) HWY_ATTR {
+      const int64_t begin = group.begin + c * kChunk;
+      over(group, begin, std::min(group.end, begin + kChunk));
+    });
+  }
 }
 
 void adamw_fwd(const StepArgs& args) {
-  const float* hyper = args.in[0].as<const float>();
-  const float norm = args.in[1].as<const float>()[0];
-  const float lr = hyper[0], beta1 = hyper[1], beta2 = hyper[2], eps = hyper[3], decay = hyper[4],
-              clip = hyper[5], correction1 = hyper[6], correction2 = hyper[7];
-  const float shrink = clip > 0 && norm > clip ? clip / norm : 1.0f;
   float *params = args.out[0].as<float>(), *ms = args.out[1].as<float>(),
         *vs = args.out[2].as<float>(), *gs = args.out[3].as<float>();
-  constexpr int64_t kChunk = 8192;
-  for (const ParamGroup& group : attr<ParamGroups>(*args.step).groups) {
-    const float rate = lr * group.lr_scale;
-    const int64_t chunks = (group.end - group.begin + kChunk - 1) / kChunk;
-    args.pool->parallel(chunks, [&](int64_t c) HWY_ATTR {
-      const int64_t begin = group.begin + c * kChunk, end = std::min(group.end, begin + kChunk);
-      const VF b1 = set(beta1), b2 = set(beta2),
-               keep = set(1.0f - rate * decay * group.decay_scale);
-      const VF step = set(rate / correction1), root = set(1.0f / std::sqrt(correction2));
-      for (int64_t i = begin; i < end; i += kLanes) {
-        const int64_t n = end - i;
-        VF g = hn::Mul(load_part(gs + i, n), set(shrink));
-        VF m = load_part(ms + i, n), v = load_part(vs + i, n), p = load_part(params + i, n);
-        m = hn::MulAdd(b1, m, hn::Mul(set(1.0f - beta1), g));
-        v = hn::MulAdd(b2, v, hn::Mul(set(1.0f - beta2), hn::Mul(g, g)));
-        VF down = hn::MulAdd(hn::Sqrt(v), root, set(eps));
-        p = hn::Sub(hn::Mul(p, keep), hn::Div(hn::Mul(step, m), down));
-        store_part(p, params + i, n);
-        store_part(m, ms + i, n);
-        store_part(v, vs + i, n);
-        store_part(hn::Zero(df), gs + i, n);
-      }
-    });
-  }
+  each_param(args, [=](const GroupHyper& h) {
+    return [=](int64_t i, int64_t n) HWY_ATTR {
+      const float beta1 = h[1], beta2 = h[2];
+      const VF b1 = set(beta1), b2 = set(beta2), keep = set(1.0f - h.rate * h.decay);
+      const VF step = set(h.rate / h[6]), root = set(1.0f / std::sqrt(h[7]));
+      VF g = hn::Mul(load_part(gs + i, n), set(h.shrink));
+      VF m = load_part(ms + i, n), v = load_part(vs + i, n), p = load_part(params + i, n);
+      m = hn::MulAdd(b1, m, hn::Mul(set(1.0f - beta1), g));
+      v = hn::MulAdd(b2, v, hn::Mul(set(1.0f - beta2), hn::Mul(g, g)));
+      VF down = hn::MulAdd(hn::Sqrt(v), root, set(h[3]));
+      p = hn::Sub(hn::Mul(p, keep), hn::Div(hn::Mul(step, m), down));
+      store_part(p, params + i, n);
+      store_part(m, ms + i, n);
+      store_part(v, vs + i, n);
+      store_part(hn::Zero(df), gs + i, n);
+    };
+  });
+}
+
+void sgd_fwd(const StepArgs& args) {
+  float *params = args.out[0].as<float>(), *ms = args.out[1].as<float>(),
+        *gs = args.out[2].as<float>();
+  each_param(args, [=](const GroupHyper& h) {
+    return [=](int64_t i, int64_t n) HWY_ATTR {
+      const bool later = h[6] != 0;
+      const VF momentum = set(h[1]), kept = set(later ? h[1] : 0.0f);
+      const VF taken = set(later ? 1.0f - h[2] : 1.0f);
+      VF p = load_part(params + i, n), m = load_part(ms + i, n);
+      VF d = hn::Mul(load_part(gs + i, n), set(h.shrink));
+      d = hn::MulAdd(set(h.decay), p, d);
+      m = hn::MulAdd(kept, m, hn::Mul(taken, d));
+      const VF step = h[3] != 0 ? hn::MulAdd(momentum, m, d) : m;
+      store_part(hn::NegMulAdd(set(h.rate), step, p), params + i, n);
+      store_part(m, ms + i, n);
+      store_part(hn::Zero(df), gs + i, n);
+    };
+  });
+}
+
+void lion_fwd(const StepArgs& args) {
+  float *params = args.out[0].as<float>(), *ms = args.out[1].as<float>(),
+        *gs = args.out[2].as<float>();
+  each_param(args, [=](const GroupHyper& h) {
+    return [=](int64_t i, int64_t n) HWY_ATTR {
+      const VF zero = hn::Zero(df), one = set(1.0f);
+      const VF g = hn::Mul(load_part(gs + i, n), set(h.shrink));
+      VF p = load_part(params + i, n), m = load_part(ms + i, n);
+      const VF mixed = hn::MulAdd(set(h[1]), m, hn::Mul(set(1.0f - h[1]), g));
+      VF step = hn::IfThenElse(hn::Gt(mixed, zero), one, zero);
+      step = hn::IfThenElse(hn::Lt(mixed, zero), hn::Neg(one), step);
+      step = hn::MulAdd(set(h.decay), p, step);
+      m = hn::MulAdd(set(h[2]), m, hn::Mul(set(1.0f - h[2]), g));
+      store_part(hn::NegMulAdd(set(h.rate), step, p), params + i, n);
+      store_part(m, ms + i, n);
+      store_part(zero, gs + i, n);
+    };
+  });
 }
 
 }  // namespace
@@ -80,6 +146,8 @@ Candidates optimizer_table() {
   static constexpr Candidate kTable[] = {
       {Op::kGradNorm, Dir::kForward, "grad_norm_fwd", grad_norm_fwd, nullptr, grad_norm_scratch},
       {Op::kAdamw, Dir::kForward, "adamw_fwd", adamw_fwd, nullptr, nullptr},
+      {Op::kSgd, Dir::kForward, "sgd_fwd", sgd_fwd, nullptr, nullptr},
+      {Op::kLion, Dir::kForward, "lion_fwd", lion_fwd, nullptr, nullptr},
   };
   return kTable;
 }
@@ -107,9 +175,9 @@ WICK_CPU_BY_RUNG(optimizer_candidates, optimizer_table)
 
 double peak_loop(Rung rung, int64_t rounds) {
   using Fn = double (*)(int64_t);
-  constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(peak_rounds), HWY_CHOOSE_AVX3(peak_rounds),
-                                     HWY_CHOOSE_AVX3(peak_rounds), HWY_CHOOSE_AVX2(peak_rounds),
-                                     HWY_CHOOSE_SSE4(peak_rounds), HWY_CHOOSE_NEON(peak_rounds),
+  constexpr Fn kTable[kRungCount] = {HWY_CHOOSE_AVX3(peak_rounds),    HWY_CHOOSE_AVX3(peak_rounds),
+                                     HWY_CHOOSE_AVX3(peak_rounds),    HWY_CHOOSE_AVX2(peak_rounds),
+                                     HWY_CHOOSE_SSE4(peak_rounds),    HWY_CHOOSE_NEON(peak_rounds),
                                      HWY_CHOOSE_FALLBACK(peak_rounds)};
   return kTable[static_cast<int>(rung)](rounds);
 }

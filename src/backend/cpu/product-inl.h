@@ -128,9 +128,45 @@ inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t co
   }
 }
 
-// 32 rows of the left operand, steps [s0, s1).
+// 32 floats as three times 32 of bf16 that add up to them, each part a block after the one before.
+inline void store_parts(__m512 v0, __m512 v1, char* to) {
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  auto cut = [&](__m512 v) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), high));
+  };
+  // What is not finite has one part: itself.
+  const __mmask16 odd0 = _mm512_fpclass_ps_mask(v0, 0x99), odd1 = _mm512_fpclass_ps_mask(v1, 0x99);
+  const __m512 top0 = _mm512_mask_mov_ps(cut(v0), odd0, v0);
+  const __m512 top1 = _mm512_mask_mov_ps(cut(v1), odd1, v1);
+  v0 = _mm512_maskz_sub_ps(_knot_mask16(odd0), v0, top0);
+  v1 = _mm512_maskz_sub_ps(_knot_mask16(odd1), v1, top1);
+  const __m512 middle0 = cut(v0), middle1 = cut(v1);
+  _mm512_store_si512(to, round_pairs(top0, top1));
+  _mm512_store_si512(to + kBlockBytes, round_pairs(middle0, middle1));
+  _mm512_store_si512(to + 2 * kBlockBytes,
+                     round_pairs(_mm512_sub_ps(v0, middle0), _mm512_sub_ps(v1, middle1)));
+}
+
+inline void pack_left_parts(const Operand& x, int64_t row, int64_t rows, const Streamed& to,
+                            int64_t block) {
+  for (int64_t s = 0; s < to.steps; ++s) {
+    char* out = to.at(block, s);
+    const int64_t cols = x.cols - s * 32;
+    const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
+    const float* from = x.as<const float>() + row * x.ld + s * 32;
+    for (int64_t i = 0; i < rows; ++i, from += x.ld)
+      store_parts(_mm512_maskz_loadu_ps(mask0, from), _mm512_maskz_loadu_ps(mask1, from + 16),
+                  out + i * 64);
+    for (int64_t part = 0; part < kF32Parts; ++part)
+      for (int64_t i = rows; i < 32; ++i)
+        _mm512_store_si512(out + part * kBlockBytes + i * 64, _mm512_setzero_si512());
+  }
+}
+
+// 32 rows of the left operand.
 inline void pack_left_block(const Operand& x, int64_t row, int64_t rows, int64_t steps,
                             const Streamed& to, int64_t block) {
+  if (x.dtype == DType::kF32) return pack_left_parts(x, row, rows, to, block);
   for (int64_t s = 0; s < steps; ++s) {
     char* out = to.at(block, s);
     const __mmask32 mask = words_below(x.cols - s * 32);
@@ -196,13 +232,32 @@ inline __m512i row_pair(const Operand& x, int64_t t, int64_t col, __mmask16 mask
   return _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
 }
 
-// 32 columns of x as right operand whose sum runs down the rows.
+// 32 rows and columns of x as right operand whose sum runs down the rows.
+inline void pack_down_block(const Operand& x, int64_t row, int64_t col, char* out) {
+  for (int64_t half = 0; half < 2; ++half)
+    for (int64_t pair = 0; pair < 16; ++pair, out += 64)
+      _mm512_store_si512(
+          out, row_pair(x, row + pair * 2, col + half * 16, lanes_below(x.cols - col - half * 16)));
+}
 inline void pack_right_column_block(const Operand& x, int64_t col, int64_t steps, char* out) {
-  for (int64_t s = 0; s < steps; ++s)
-    for (int64_t half = 0; half < 2; ++half)
-      for (int64_t pair = 0; pair < 16; ++pair, out += 64)
-        _mm512_store_si512(out, row_pair(x, s * 32 + pair * 2, col + half * 16,
-                                         lanes_below(x.cols - col - half * 16)));
+  for (int64_t s = 0; s < steps; ++s) pack_down_block(x, s * 32, col, out + s * kBlockBytes);
+}
+// The same where the sum runs along the rows.
+inline void pack_across_block(const Operand& x, int64_t row, int64_t col, char* out) {
+  const __mmask32 mask = words_below(x.cols - col);
+  const bool whole = row + 32 <= x.rows && col + 32 <= x.cols;
+  const uint16_t* from = x.as<const uint16_t>() + row * x.ld + col;
+  alignas(64) char beside[16 * 64];
+  for (int64_t half = 0; half < 2; ++half, from += 16 * x.ld) {
+    __m512i t[16];
+    if (!whole)
+      for (int64_t i = 0; i < 16; ++i)
+        _mm512_store_si512(beside + i * 64, row + half * 16 + i < x.rows
+                                                ? _mm512_maskz_loadu_epi16(mask, from + i * x.ld)
+                                                : _mm512_setzero_si512());
+    turn_dwords(whole ? reinterpret_cast<const char*>(from) : beside, whole ? x.ld * 2 : 64, t);
+    for (int64_t i = 0; i < 16; ++i, out += 64) _mm512_store_si512(out, t[i]);
+  }
 }
 
 // The same as left operand.

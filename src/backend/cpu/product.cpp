@@ -21,16 +21,16 @@
 namespace wick::cpu {
 namespace {
 
-constexpr int64_t kGroupBlocks = 8;       // blocks of rows that one thread's tasks share
-constexpr int64_t kMostSteps = 32;        // of the sum in one piece
-constexpr int64_t kKeptSteps = 16;        // where it takes several: sums need room beside x
-constexpr int64_t kTaskSteps = 3584;      // of 32 x 32 x 32 in one task: some 100 microseconds
-constexpr int64_t kKeptBlocks = 256;      // of sums that one task keeps
-constexpr int64_t kCBytes = 4096;         // one block of sums
-constexpr int64_t kFewBytes = 64 << 10;   // of w in one task of few rows
+constexpr int64_t kGroupBlocks = 8;      // blocks of rows that one thread's tasks share
+constexpr int64_t kMostSteps = 32;       // of the sum in one piece
+constexpr int64_t kKeptSteps = 16;       // where it takes several: sums need room beside x
+constexpr int64_t kTaskSteps = 3584;     // of 32 x 32 x 32 in one task: some 100 microseconds
+constexpr int64_t kKeptBlocks = 256;     // of sums that one task keeps
+constexpr int64_t kCBytes = 4096;        // one block of sums
+constexpr int64_t kFewBytes = 64 << 10;  // of w in one task of few rows
 constexpr int64_t kFewAhead = 8 << 10;
 
-int64_t parts_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
+int64_t count_of(int64_t n, int64_t most) { return std::max<int64_t>(1, (n + most - 1) / most); }
 int64_t part_size(int64_t n, int64_t parts) { return (n + parts - 1) / parts; }
 
 // One thread's share: panels [p0, p1) and blocks of rows [b0, b1), all of the sum.
@@ -98,7 +98,9 @@ struct Meanwhile {
 
   void make() {
     alignas(64) char plain[kBlockBytes];
-    if (p.codes == nullptr)
+    if (p.rows != nullptr)
+      make_from_rows();
+    else if (p.codes == nullptr)
       turn_block(p.w + (at * p.panels + panel) * kBlockBytes, made);
     else
       unpack_quant_block(*p.codes, p.turned ? at : panel, p.turned ? panel : at,
@@ -108,6 +110,15 @@ struct Meanwhile {
     made += kBlockBytes;
     --wanted;
   }
+  // Brings near what the panel after this one is made from.
+  void make_from_rows() {
+    const Operand& w = *p.rows;
+    const int64_t row = (p.turned ? at : panel) * 32, col = (p.turned ? panel : at) * 32;
+    const uint16_t* ahead =
+        w.as<const uint16_t>() + (p.turned ? row * w.ld + col + 32 : (row + 32) * w.ld + col);
+    for (int64_t i = 0; i < 32; ++i) _mm_prefetch(ahead + i * w.ld, _MM_HINT_T0);
+    p.turned ? pack_down_block(w, row, col, made) : pack_across_block(w, row, col, made);
+  }
   void make_all() {
     while (wanted > 0) make();
   }
@@ -116,10 +127,12 @@ struct Meanwhile {
     auto* m = static_cast<Meanwhile*>(context);
     for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
       _mm_prefetch(m->next, _MM_HINT_T0);
-    const int64_t row_bytes = m->p.finish.y.ld * 2;
+    const int64_t element = m->p.finish.y.dtype == DType::kF32 ? 4 : 2;
     for (int64_t i = 0; i < m->out_each && m->out_lines > 0;
-         ++i, --m->out_lines, m->out += row_bytes)
+         ++i, --m->out_lines, m->out += m->p.finish.y.ld * element) {
       __builtin_prefetch(m->out, 1, 3);
+      if (element == 4) __builtin_prefetch(m->out + 64, 1, 3);
+    }
     if (m->c != nullptr) m->finish_piece();
     if (m->wanted > 0 && ++m->waited == m->pause) {
       m->make();
@@ -138,6 +151,7 @@ namespace {
 // Where step s of a panel lies. A panel's steps follow each other; to be turned they lie a row of
 // blocks apart.
 const char* block_at(const Product& p, int64_t panel, int64_t s) {
+  if (p.rows != nullptr) return nullptr;
   if (p.codes != nullptr) return p.turned ? p.codes->block(s, panel) : p.codes->block(panel, s);
   return p.w + (p.turned ? s * p.panels + panel : panel * p.x.steps + s) * kBlockBytes;
 }
@@ -146,7 +160,7 @@ void work(const Product& p, const Share& share) {
   const Streamed& x = p.x;
   const int64_t blocks = share.b1 - share.b0;
   const bool keep = keeps_sums(p);
-  const bool makes = p.turned || p.codes != nullptr;
+  const bool makes = p.turned || p.codes != nullptr || p.rows != nullptr;
   alignas(64) char made[2][kMostSteps * kBlockBytes];
   Meanwhile meanwhile{p};
   meanwhile.pause = blocks;
@@ -157,6 +171,8 @@ void work(const Product& p, const Share& share) {
     b.a_tile = 16 * x.row_bytes;
     b.a_step = 64;
   }
+  b.parts = static_cast<int>(x.parts);
+  b.a_step *= x.parts;
   b.ahead_step = block_at(p, 0, 1) - block_at(p, 0, 0);
   b.meanwhile = Meanwhile::step;
   b.context = &meanwhile;
@@ -171,7 +187,9 @@ void work(const Product& p, const Share& share) {
       // piece with each block of rows.
       const int64_t reach = makes ? 2 : 1;
       const char* next = panel + reach < p.panels ? block_at(p, panel + reach, s) : b.b;
-      const int64_t block_lines = (p.codes != nullptr ? p.codes->block_bytes : kBlockBytes) / 64;
+      const int64_t block_lines = p.rows != nullptr    ? 0
+                                  : p.codes != nullptr ? p.codes->block_bytes / 64
+                                                       : kBlockBytes / 64;
       const int64_t lines = (block_lines + blocks - 1) / blocks;
       if (makes) {
         auto make_panel = [&](int64_t i) {
@@ -195,8 +213,10 @@ void work(const Product& p, const Share& share) {
         meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
         meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
         meanwhile.each = part_size(meanwhile.lines, b.steps);
-        if (finishes && p.finish.y.dtype == DType::kBF16) {
-          meanwhile.out = p.finish.y.as<char>() + (block * 32 * p.finish.y.ld + panel * 32) * 2;
+        if (finishes) {
+          const int64_t element = p.finish.y.dtype == DType::kF32 ? 4 : 2;
+          meanwhile.out =
+              p.finish.y.as<char>() + (block * 32 * p.finish.y.ld + panel * 32) * element;
           meanwhile.out_lines = std::min<int64_t>(32, x.rows - block * 32);
           meanwhile.out_each = part_size(32, b.steps);
         }
@@ -218,12 +238,13 @@ void work(const Product& p, const Share& share) {
 
 }  // namespace
 
-Streamed::Streamed(int64_t rows, int64_t sum, void* to)
+Streamed::Streamed(int64_t rows, int64_t sum, void* to, int64_t parts)
     : rows(rows),
       blocks(tile_blocks(rows)),
       steps(std::max<int64_t>(1, tile_blocks(sum))),
+      parts(parts),
       data(static_cast<char*>(to)) {
-  outer = part_size(steps, parts_of(steps, steps <= kMostSteps ? kMostSteps : kKeptSteps));
+  outer = part_size(steps, count_of(steps, steps <= kMostSteps ? kMostSteps : kKeptSteps));
 }
 
 size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
@@ -237,15 +258,16 @@ void multiply(ThreadPool& pool, const Product& p) {
   if (x.blocks == 0 || p.panels == 0) return;
   const bool keep = keeps_sums(p);
   // Where panels are few, more groups, so that every thread has work.
-  const int64_t all = std::max(parts_of(x.blocks, kGroupBlocks),
+  const int64_t all = std::max(count_of(x.blocks, kGroupBlocks),
                                std::min(x.blocks, part_size(pool.threads(), p.panels)));
   const int64_t height = part_size(x.blocks, all), groups = part_size(x.blocks, height);
   // The first panel of a task is turned while nothing is multiplied: longer tasks then.
   const int64_t longer = p.turned ? 2 : 1;
-  const int64_t most = keep ? kKeptBlocks / height : longer * kTaskSteps / (height * x.steps);
+  const int64_t most =
+      keep ? kKeptBlocks / height : longer * kTaskSteps / (height * x.steps * x.parts);
   const int64_t wanted = part_size((keep ? 1 : 4 / longer) * pool.threads(), groups);
   const int64_t parts =
-      std::min(p.panels, std::max(wanted, parts_of(p.panels, std::max<int64_t>(1, most))));
+      std::min(p.panels, std::max(wanted, count_of(p.panels, std::max<int64_t>(1, most))));
   in_groups(pool, groups, parts, [&](int64_t group, int64_t part, int worker) {
     Share share;
     share.p0 = p.panels * part / parts;
@@ -259,7 +281,7 @@ void multiply(ThreadPool& pool, const Product& p) {
 }
 
 void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to) {
-  const int64_t groups = parts_of(to.blocks, kGroupBlocks), height = part_size(to.blocks, groups);
+  const int64_t groups = count_of(to.blocks, kGroupBlocks), height = part_size(to.blocks, groups);
   in_groups(pool, groups, height, [&](int64_t group, int64_t i, int) {
     const int64_t b = group * height + i;
     if (b < to.blocks)

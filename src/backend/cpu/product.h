@@ -8,6 +8,10 @@
 //
 // Left operands are packed as [16 rows][32 of the sum], two such tiles to a block; right operands
 // as [16 pairs of the sum][16 columns][2], two to a block, which is the layout of tiles.h.
+//
+// A left operand in f32 is packed as three blocks in place of one, whose elements add up to it
+// exactly (24 bits in 3 x 8); each meets the same block of the right operand, whose products with
+// them are exact too. So a right operand that rests in bf16 gives sums as good as f32's own.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +31,7 @@ struct Block {
   int64_t a_stride = 64, a_tile = 1024;  // bytes to A's next row, and to its second tile
   int64_t a_step = kBlockBytes, b_step = kBlockBytes;
   int64_t steps = 0;
+  int parts = 1;       // blocks of A for each of B: 3 where A is f32
   int a_tiles = 2;     // 1: C's first 16 rows only
   int a_rows = 16;     // of that one tile, as begin() was told
   bool first = true;   // the sum starts at zero, not at C
@@ -51,27 +56,32 @@ struct Unit {
 extern const Unit kAmxUnit;  // where amx_works()
 extern const Unit kDotUnit;  // where avx512_bf16_works()
 
-// An operand whose rows pass by for every panel of the other one: [rows, sum] of bf16. Cut along
-// the sum so that what is used together fits the second cache.
+constexpr int64_t kF32Parts = 3;
+
+// An operand whose rows pass by for every panel of the other one: [rows, sum] of bf16 or, with
+// kF32Parts, f32. Cut along the sum so that what is used together fits the second cache.
 struct Streamed {
   int64_t rows = 0;
   int64_t blocks = 0, steps = 0;  // of 32 rows; of 32 along the sum
   int64_t outer = 0;              // steps that are used together
+  int64_t parts = 1;
   char* data = nullptr;
   int64_t row_bytes = 0;  // read where it lies, this far from a row to the next; 0: packed
 
   Streamed() = default;
-  Streamed(int64_t rows, int64_t sum, void* to);
-  size_t bytes() const { return static_cast<size_t>(blocks * steps * kBlockBytes); }
+  Streamed(int64_t rows, int64_t sum, void* to, int64_t parts = 1);
+  size_t bytes() const { return static_cast<size_t>(blocks * steps * parts * kBlockBytes); }
   // Where step s of block b lies; packed, the steps of one stretch of `outer` follow each other.
   char* at(int64_t b, int64_t s) const {
     if (row_bytes != 0) return data + b * 32 * row_bytes + s * 64;
     const int64_t first = s / outer * outer, length = std::min(outer, steps - first);
-    return data + (first * blocks + b * length + s - first) * kBlockBytes;
+    return data + (first * blocks + b * length + s - first) * parts * kBlockBytes;
   }
 };
 
-// Row-major bf16 `x` [*, sum] from row `row` on, packed.
+inline int64_t parts_of(DType x) { return x == DType::kF32 ? kF32Parts : 1; }
+
+// Row-major `x` [*, sum], bf16 or f32, from row `row` on, packed.
 void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to);
 // The same read in place, for whole blocks and aligned rows; tiles then come from scattered lines,
 // which a few panels repay by what packing would cost.
@@ -98,6 +108,7 @@ struct Product {
   bool turned = false;
   const char* w = nullptr;
   const QuantTiles* codes = nullptr;  // in place of w
+  const Operand* rows = nullptr;      // the same: bf16 in rows
   int64_t panels = 0;                 // of 32 columns of the result
   Streamed x = {};
   Finish finish = {};       // without y the result stays in `sums`

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// embed, gather_rows, copy, segment_sum: rows moved or summed by index. Bound by bytes.
+// embed, gather_rows, copy, segment_sum, sample: rows moved, summed or searched by index. Bound by
+// bytes.
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
+#include "backend/place.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/rows.cpp"
@@ -107,6 +109,22 @@ void copy_fwd(const StepArgs& args) {
   });
 }
 
+// Comparisons with NaN are false, so that NaN never wins.
+void sample_fwd(const StepArgs& args) {
+  const Operand &logits = args.in[0], &token = args.out[0], &place = args.out[1],
+                &log = args.out[2];
+  args.pool->parallel(logits.rows, [&](int64_t b) {
+    const float* x = row<float>(logits, b);
+    float most = -INFINITY;
+    for (int64_t v = 0; v < logits.cols; ++v) most = x[v] > most ? x[v] : most;
+    const float* found = most > -INFINITY ? std::find(x, x + logits.cols, most) : nullptr;
+    const auto best = found != nullptr ? static_cast<int32_t>(found - x) : -1;
+    token.as<int32_t>()[b] = best;
+    if (place) take_place(place, log, b, best);
+  });
+}
+bool sample_accepts(const StepArgs& args) { return args.in[0].dtype == DType::kF32; }
+
 // A few thousand scalars: one thread, in order.
 void segment_sum_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &weight = args.in[1], &segment = args.in[2], &y = args.out[0];
@@ -135,6 +153,7 @@ Candidates row_table() {
        nullptr},
       {Op::kGatherRows, Dir::kBackward, "gather_rows_bwd", gather_rows_bwd, accepts<0b1, 0, 0b1>,
        nullptr},
+      {Op::kSample, Dir::kForward, "sample_fwd", sample_fwd, sample_accepts, nullptr},
       {Op::kCopy, Dir::kForward, "copy_fwd", copy_fwd, accepts<0b1, 0, 0b1>, nullptr},
       {Op::kSegmentSum, Dir::kForward, "segment_sum_fwd", segment_sum_fwd, nullptr, nullptr},
       {Op::kSegmentSum, Dir::kBackward, "segment_sum_bwd", segment_sum_bwd, nullptr, nullptr},

@@ -36,11 +36,13 @@ bool avx512_bf16_works();
 using Candidates = std::span<const Candidate>;
 // Of the rungs with bf16 units; empty for the others, and in a binary for another architecture.
 Candidates tile_candidates(Rung rung);
+Candidates bf16_act_candidates(Rung rung);
 Candidates linear_candidates(Rung rung);
 Candidates quant_linear_candidates(Rung rung);
 Candidates norm_candidates(Rung rung);
 Candidates elementwise_candidates(Rung rung);
 Candidates row_candidates(Rung rung);
+Candidates column_candidates(Rung rung);
 Candidates attention_fwd_candidates(Rung rung);
 Candidates attention_bwd_candidates(Rung rung);
 Candidates head_candidates(Rung rung);

@@ -169,10 +169,15 @@ HWY_INLINE VF exp_small(VF x) {
   return hn::IfThenZeroElse(hn::Lt(x, low), hn::BitCast(df, moved));
 }
 
-HWY_INLINE VF sigmoid_v(VF x) { return hn::Div(set(1.0f), hn::Add(set(1.0f), exp_v(hn::Neg(x)))); }
+// 1 / (1 + e), with e = e^-x.
+HWY_INLINE VF sigmoid_v(VF x, VF* e) {
+  *e = exp_v(hn::Neg(x));
+  return hn::Div(set(1.0f), hn::Add(set(1.0f), *e));
+}
 // To 16 bits or more, where the result is rounded to bf16; some number, not NaN, for NaN.
-HWY_INLINE VF sigmoid_for_bf16(VF x) {
-  const VF d = hn::Add(set(1.0f), exp_small(hn::Min(hn::Neg(x), set(88.0f))));
+HWY_INLINE VF sigmoid_for_bf16(VF x, VF* e) {
+  *e = exp_small(hn::Min(hn::Neg(x), set(88.0f)));
+  const VF d = hn::Add(set(1.0f), *e);
   const VF r = hn::ApproximateReciprocal(d);
   return hn::Mul(r, hn::NegMulAdd(d, r, set(2.0f)));
 }

@@ -26,6 +26,7 @@ bool needs_tiles(const Operand& w) {
 }
 
 struct Work {
+  int64_t parts;                      // of x and of the second product's left operand
   int32_t* kept;                      // the rows that count
   char *x, *left;                     // those of a stretch, and packed
   float* logits;                      // [panels of the chunk][blocks of rows]
@@ -37,7 +38,8 @@ struct Work {
   void* product = nullptr;            // scratch of dw's product
   size_t bytes;
 
-  Work(int64_t m, const Operand& w, bool sum, bool dw, int threads, void* base) {
+  Work(int64_t m, DType x_type, const Operand& w, bool sum, bool dw, int threads, void* base)
+      : parts(parts_of(x_type)) {
     const int64_t d = w.cols, rows = std::min(m, kMostRows), words = std::min(w.rows, kWords);
     const int64_t blocks = tile_blocks(rows), panels = tile_blocks(words);
     Pieces pieces(base);
@@ -46,17 +48,17 @@ struct Work {
     };
     auto bytes_of = [&](size_t n) { return static_cast<char*>(pieces.take(n)); };
     kept = reinterpret_cast<int32_t*>(floats(m));
-    x = bytes_of(static_cast<size_t>(rows * d) * 2);
-    left = bytes_of(Streamed(rows, d, nullptr).bytes());
+    x = bytes_of(static_cast<size_t>(rows * d) * dtype_bytes(x_type));
+    left = bytes_of(Streamed(rows, d, nullptr, parts).bytes());
     logits = floats(panels * blocks * kSums);
     reference = floats(blocks * 32);
     total = floats(blocks * 32);
     chosen = floats(blocks * 32);
     if (sum) {
-      weights = bytes_of(Streamed(rows, words, nullptr).bytes());
+      weights = bytes_of(Streamed(rows, words, nullptr, parts).bytes());
       sums = floats(tile_blocks(d) * blocks * kSums);
     }
-    if (needs_tiles(w)) tiles = bytes_of(tiles_bytes(words, d));
+    if (needs_tiles(w) && parts == 1) tiles = bytes_of(tiles_bytes(words, d));
     if (dw) {
       gradient = bytes_of(static_cast<size_t>(rows * words) * 2);
       product = bytes_of(columns_scratch(rows, words, d, threads));
@@ -85,6 +87,39 @@ inline __m512 exp_f32(__m512 x) {
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(p, k);
+}
+
+// The same to about 1 ulp, as exp_small of simd-inl.h.
+inline __m512 exp_f32_exact(__m512 x) {
+  const __m512 low = _mm512_set1_ps(-86.5f), clamped = _mm512_max_ps(low, x);
+  const __m512 k = _mm512_roundscale_ps(_mm512_mul_ps(clamped, _mm512_set1_ps(1.44269504f)),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(k, _mm512_set1_ps(0.693145752f), clamped);
+  r = _mm512_fnmadd_ps(k, _mm512_set1_ps(1.42860677e-6f), r);
+  __m512 p = _mm512_set1_ps(1.98756915e-4f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.39819994e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.33345205e-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.16657956e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.66666657e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+  p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+  const __mmask16 zero = _mm512_cmp_ps_mask(x, low, _CMP_LT_OQ);
+  return _mm512_maskz_scalef_ps(_knot_mask16(zero), p, k);
+}
+template <bool Wide>
+inline __m512 exp_of(__m512 x) {
+  if constexpr (Wide)
+    return exp_f32_exact(x);
+  else
+    return exp_f32(x);
+}
+// 32 terms of a left operand.
+template <bool Wide>
+inline void store_terms(__m512 v0, __m512 v1, char* to) {
+  if constexpr (Wide)
+    store_parts(v0, v1, to);
+  else
+    _mm512_store_si512(to, round_pairs(v0, v1));
 }
 
 // 16 rows of a chunk: half `half` of block `block`.
@@ -120,6 +155,7 @@ void row_maxima(const Half& h, float* most) {
 }
 
 // Adds Σ e^(logit - reference) to each row's total; with `keep`, also packs the terms.
+template <bool Wide>
 void sum_exponentials(const Half& h, bool keep) {
   const float* reference = h.work.reference + h.row();
   __m512 sum[16];
@@ -130,12 +166,12 @@ void sum_exponentials(const Half& h, bool keep) {
     const __mmask16 mask0 = h.mask(panel, 0), mask1 = h.mask(panel, 1);
     for (int i = 0; i < 16; ++i) {
       const __m512 shift = _mm512_set1_ps(reference[i]);
-      const __m512 e0 =
-          _mm512_maskz_mov_ps(mask0, exp_f32(_mm512_sub_ps(_mm512_load_ps(at + i * 16), shift)));
+      const __m512 e0 = _mm512_maskz_mov_ps(
+          mask0, exp_of<Wide>(_mm512_sub_ps(_mm512_load_ps(at + i * 16), shift)));
       const __m512 e1 = _mm512_maskz_mov_ps(
-          mask1, exp_f32(_mm512_sub_ps(_mm512_load_ps(at + 256 + i * 16), shift)));
+          mask1, exp_of<Wide>(_mm512_sub_ps(_mm512_load_ps(at + 256 + i * 16), shift)));
       sum[i] = _mm512_add_ps(sum[i], _mm512_add_ps(e0, e1));
-      if (keep) _mm512_store_si512(packed + i * 64, round_pairs(e0, e1));
+      if (keep) store_terms<Wide>(e0, e1, packed + i * 64);
     }
   }
   for (int i = 0; i < 16; ++i) h.work.total[h.row() + i] += _mm512_reduce_add_ps(sum[i]);
@@ -153,9 +189,9 @@ bool clear_small(const Half& h, float share, int64_t rows) {
       char* at = h.packed(panel) + i * 64;
       const __m512i v = _mm512_load_si512(at);
       const __mmask32 stays = counts ? _mm512_cmpge_epu16_mask(v, bits) : 0;
-      const __m512i left = _mm512_maskz_mov_epi16(stays, v);
-      _mm512_store_si512(at, left);
-      any = _mm512_or_si512(any, left);
+      for (int64_t part = 0; part < h.work.parts; ++part, at += kBlockBytes)
+        _mm512_store_si512(at, _mm512_maskz_mov_epi16(stays, _mm512_load_si512(at)));
+      any = _mm512_or_si512(any, _mm512_maskz_mov_epi16(stays, v));
     }
   }
   return _mm512_test_epi32_mask(any, any) != 0;
@@ -175,6 +211,7 @@ void rescale_sums(const Half& h, int64_t d, const float* factor) {
 
 // logits -> dlogp * (1[target] - p), as bf16 rows and as a right operand. `target` < 0 or >= words:
 // in another chunk.
+template <bool Wide>
 void gradients(const Half& h, const float* lse, const float* dlogp, const int64_t* target,
                int64_t rows, int64_t row_words, float skip_below, bool pack) {
   const __m512 least = _mm512_set1_ps(skip_below);
@@ -186,8 +223,8 @@ void gradients(const Half& h, const float* lse, const float* dlogp, const int64_
       const bool counts = i < rows;
       const __m512 shift = _mm512_set1_ps(counts ? lse[i] : 0),
                    g = _mm512_set1_ps(counts ? dlogp[i] : 0);
-      __m512 e0 = exp_f32(_mm512_sub_ps(_mm512_load_ps(at + i * 16), shift));
-      __m512 e1 = exp_f32(_mm512_sub_ps(_mm512_load_ps(at + 256 + i * 16), shift));
+      __m512 e0 = exp_of<Wide>(_mm512_sub_ps(_mm512_load_ps(at + i * 16), shift));
+      __m512 e1 = exp_of<Wide>(_mm512_sub_ps(_mm512_load_ps(at + 256 + i * 16), shift));
       e0 = _mm512_mask_mov_ps(e0, _mm512_cmp_ps_mask(e0, least, _CMP_LT_OQ), _mm512_setzero_ps());
       e1 = _mm512_mask_mov_ps(e1, _mm512_cmp_ps_mask(e1, least, _CMP_LT_OQ), _mm512_setzero_ps());
       const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -200,19 +237,20 @@ void gradients(const Half& h, const float* lse, const float* dlogp, const int64_
       const __m512 one = _mm512_set1_ps(1.0f), zero = _mm512_setzero_ps();
       e0 = _mm512_sub_ps(_mm512_mask_mov_ps(zero, hit0, one), e0);
       e1 = _mm512_sub_ps(_mm512_mask_mov_ps(zero, place >= 16 ? hit1 : 0, one), e1);
-      const __m512i v =
-          round_pairs(_mm512_maskz_mul_ps(mask0, e0, g), _mm512_maskz_mul_ps(mask1, e1, g));
-      if (pack) _mm512_store_si512(packed + i * 64, v);
+      e0 = _mm512_maskz_mul_ps(mask0, e0, g);
+      e1 = _mm512_maskz_mul_ps(mask1, e1, g);
+      if (pack) store_terms<Wide>(e0, e1, packed + i * 64);
       if (counts && h.work.gradient != nullptr)
         _mm512_mask_storeu_epi16(h.work.gradient + ((h.row() + i) * row_words + panel * 32) * 2,
-                                 words_below(h.words - panel * 32), v);
+                                 words_below(h.words - panel * 32), round_pairs(e0, e1));
     }
   }
 }
 
-// Where a row of the finished sums goes: base - factor * sum, with base a row of bf16 or nothing.
+// Where a row of the finished sums goes, bf16 or f32 as x is: base - factor * sum, with base a row
+// of bf16 or nothing.
 struct RowOut {
-  uint16_t* to = nullptr;  // null: nowhere
+  char* to = nullptr;  // null: nowhere
   const uint16_t* base = nullptr;
   float factor = 0;
 };
@@ -232,7 +270,13 @@ void store_sums(const Work& work, int64_t block, int64_t half, int64_t blocks, i
                                          widen_words(_mm512_castsi512_si256(base)));
       const __m512 v1 = _mm512_fnmadd_ps(_mm512_load_ps(from + 256 + i * 16), f,
                                          widen_words(_mm512_extracti64x4_epi64(base, 1)));
-      _mm512_mask_storeu_epi16(row.to + panel * 32, mask, round_pairs(v0, v1));
+      if (work.parts == 1) {
+        _mm512_mask_storeu_epi16(row.to + panel * 64, mask, round_pairs(v0, v1));
+      } else {
+        float* to = reinterpret_cast<float*>(row.to) + panel * 32;
+        _mm512_mask_storeu_ps(to, lanes_below(d - panel * 32), v0);
+        _mm512_mask_storeu_ps(to + 16, lanes_below(d - panel * 32 - 16), v1);
+      }
     }
   }
 }
@@ -255,6 +299,13 @@ void copy_weight_row(const Operand& w, int64_t row, uint16_t* to) {
 }
 
 // dx = dlogp * slope.
+void scale_row(const float* from, float g, int64_t d, float* to) {
+  for (int64_t c = 0; c < d; c += 16) {
+    const __mmask16 mask = lanes_below(d - c);
+    _mm512_mask_storeu_ps(to + c, mask,
+                          _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, from + c), _mm512_set1_ps(g)));
+  }
+}
 void scale_row(const uint16_t* from, float g, int64_t d, uint16_t* to) {
   const __m512 factor = _mm512_set1_ps(g);
   for (int64_t c = 0; c < d; c += 32) {

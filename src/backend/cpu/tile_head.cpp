@@ -34,7 +34,11 @@ Operand output(const StepArgs& args, size_t i) {
 char* row_of(const Operand& o, int64_t row) {
   return o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
 }
-bool is_bf16_or_absent(const Operand& o) { return !o || o.dtype == DType::kBF16; }
+bool is_or_absent(const Operand& o, DType dtype) { return !o || o.dtype == dtype; }
+// x in bf16; or in f32, beside words that rest in bf16: in three exact parts, see product.h.
+bool are_products(const Operand& x, const Operand& w, bool parts) {
+  return is_bf16(x) ? is_matrix(w) : parts && is_wide(x) && is_bf16_rows(w);
+}
 
 int64_t kept_rows(const Operand& targets, int32_t* rows) {
   int64_t kept = 0;
@@ -44,7 +48,7 @@ int64_t kept_rows(const Operand& targets, int32_t* rows) {
 }
 
 // The supervised rows, stretch by stretch, and the chunks of the vocabulary with their logits.
-// begin(which, rows) before a stretch, chunk(v0, words, tiles) with logits made, end() after it.
+// begin(which, rows) before a stretch, chunk(v0, words, w) with logits made, end() after it.
 struct Pass {
   ThreadPool& pool;
   const Unit& unit;
@@ -63,25 +67,32 @@ struct Pass {
       which = work.kept + first;
       rows = std::min(stretch, kept - first);
       blocks = tile_blocks(rows);
-      const Operand picked{work.x, rows, d, d, DType::kBF16};
+      const Operand picked{work.x, rows, d, d, x.dtype};
       for (int64_t r = 0; r < rows; ++r)
-        std::memcpy(row_of(picked, r), row_of(x, which[r]), static_cast<size_t>(d) * 2);
-      const Streamed left(rows, d, work.left);
+        std::memcpy(row_of(picked, r), row_of(x, which[r]),
+                    static_cast<size_t>(d) * dtype_bytes(x.dtype));
+      const Streamed left(rows, d, work.left, work.parts);
       pack_left(pool, picked, 0, rows, left);
       begin();
       for (int64_t v0 = 0; v0 < w.rows; v0 += chunk_words) {
         const int64_t words = std::min(chunk_words, w.rows - v0);
-        const char* tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) * kBlockBytes;
-        if (needs_tiles(w)) {
+        Operand part = w;
+        part.rows = words;
+        TiledWeight of_chunk{.tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) * kBlockBytes};
+        if (work.parts > 1) {
+          part.data = row_of(w, v0);
+          of_chunk.rows = &part;
+        } else if (needs_tiles(w)) {
           make_tiles(v0, words);
-          tiles = work.tiles;
+          of_chunk.tiles = work.tiles;
         }
         multiply(pool, {.unit = &unit,
-                        .w = tiles,
+                        .w = of_chunk.tiles,
+                        .rows = of_chunk.rows,
                         .panels = tile_blocks(words),
                         .x = left,
                         .sums = work.logits});
-        chunk(v0, words, tiles);
+        chunk(v0, words, of_chunk);
       }
       end();
     }
@@ -101,10 +112,11 @@ struct Pass {
   int32_t target(int64_t row) const { return targets.as<const int32_t>()[which[row]]; }
 
   // sums (+)= the packed weights of a chunk times its rows of w.
-  void add_weighted(const Streamed& weights, const char* tiles, bool continues) const {
+  void add_weighted(const Streamed& weights, const TiledWeight& of_chunk, bool continues) const {
     multiply(pool, {.unit = &unit,
                     .turned = true,
-                    .w = tiles,
+                    .w = of_chunk.tiles,
+                    .rows = of_chunk.rows,
                     .panels = tile_blocks(w.cols),
                     .x = weights,
                     .sums = work.sums,
@@ -142,18 +154,19 @@ void take_chunk(const Half& h, const Pass& pass, int64_t v0, bool keep) {
       work.chosen[row] = h.logits(target / 32)[target % 32 / 16 * 256 + i * 16 + target % 16];
   }
   if (keep && moved) rescale_sums(h, pass.w.cols, factor);
-  sum_exponentials(h, keep);
+  (work.parts == 1 ? sum_exponentials<false> : sum_exponentials<true>)(h, keep);
 }
 
 }  // namespace
 
-bool accepts_tile_head_fwd(const StepArgs& args) {
-  const Operand &x = args.in[0], slope = output(args, 2);
-  return is_bf16(x) && is_matrix(args.in[1]) && is_f32(args.out[0]) && is_f32(output(args, 1)) &&
-         is_bf16_or_absent(slope);
+bool accepts_tile_head_fwd(const StepArgs& args, bool parts) {
+  if (input(args, 3)) return false;
+  return are_products(args.in[0], args.in[1], parts) && is_f32(args.out[0]) &&
+         is_f32(output(args, 1)) && is_or_absent(output(args, 2), args.in[0].dtype);
 }
 size_t tile_head_fwd_scratch(const StepArgs& args, int threads) {
-  return Work(args.in[0].rows, args.in[1], static_cast<bool>(output(args, 2)), false, threads,
+  const Operand& x = args.in[0];
+  return Work(x.rows, x.dtype, args.in[1], static_cast<bool>(output(args, 2)), false, threads,
               nullptr)
       .bytes;
 }
@@ -164,12 +177,12 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
   const int64_t d = w.cols;
   const bool keep = static_cast<bool>(slope);
   ThreadPool& pool = *args.pool;
-  const Work work(x.rows, w, keep, false, pool.threads(), args.scratch);
+  const Work work(x.rows, x.dtype, w, keep, false, pool.threads(), args.scratch);
   for (int64_t i = 0; i < x.rows; ++i) {
     if (targets.as<const int32_t>()[i] >= 0) continue;
     logp.as<float>()[i] = 0;
     if (lse) lse.as<float>()[i] = 0;
-    if (slope) std::memset(row_of(slope, i), 0, static_cast<size_t>(d) * 2);
+    if (slope) std::memset(row_of(slope, i), 0, static_cast<size_t>(d) * dtype_bytes(x.dtype));
   }
   const float skip_below = attr<HeadAttr>(*args.step).skip_below;
   const bool skips = keep && skip_below > 0;
@@ -178,14 +191,14 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
     std::fill_n(work.total, pass.blocks * 32, 0.0f);
     if (skips) std::fill_n(work.sums, tile_blocks(d) * pass.blocks * kSums, 0.0f);
   };
-  auto chunk = [&](int64_t v0, int64_t words, const char* tiles) {
-    const Streamed weights(pass.rows, words, work.weights);
+  auto chunk = [&](int64_t v0, int64_t words, const TiledWeight& of_chunk) {
+    const Streamed weights(pass.rows, words, work.weights, work.parts);
     std::atomic<bool> any{!skips};
     pass.for_halves(weights, words, [&](const Half& h) {
       take_chunk(h, pass, v0, keep);
       if (skips && clear_small(h, skip_below, pass.rows - h.row())) any = true;
     });
-    if (keep && any) pass.add_weighted(weights, tiles, skips || v0 > 0);
+    if (keep && any) pass.add_weighted(weights, of_chunk, skips || v0 > 0);
   };
   auto end = [&] {
     pass.for_halves({}, 0, [&](const Half& h) {
@@ -199,8 +212,7 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
         // x itself is needed no more.
         uint16_t* base = reinterpret_cast<uint16_t*>(work.x) + row * d;
         copy_weight_row(w, pass.target(row), base);
-        out[row - h.row()] = {reinterpret_cast<uint16_t*>(row_of(slope, to)), base,
-                              1.0f / work.total[row]};
+        out[row - h.row()] = {row_of(slope, to), base, 1.0f / work.total[row]};
       }
       if (keep) store_sums(work, h.block, h.half, pass.blocks, d, out);
     });
@@ -208,14 +220,18 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
   pass.run(begin, chunk, end);
 }
 
-bool accepts_tile_head_bwd(const StepArgs& args) {
-  return is_bf16(args.in[1]) && is_matrix(args.in[2]) && is_bf16_or_absent(input(args, 5)) &&
-         is_bf16_or_absent(args.out[0]) && is_f32(output(args, 1));
+bool accepts_tile_head_bwd(const StepArgs& args, bool parts) {
+  if (input(args, 6)) return false;
+  const Operand &x = args.in[1], dw = output(args, 1);
+  return are_products(x, args.in[2], parts && !dw) && is_or_absent(input(args, 5), x.dtype) &&
+         is_or_absent(args.out[0], x.dtype) && is_f32(dw);
 }
 size_t tile_head_bwd_scratch(const StepArgs& args, int threads) {
   const bool make_dx = args.out[0] && !input(args, 5), make_dw = static_cast<bool>(output(args, 1));
   if (!make_dx && !make_dw) return 0;
-  return Work(args.in[3].elements(), args.in[2], make_dx, make_dw, threads, nullptr).bytes;
+  return Work(args.in[3].elements(), args.in[1].dtype, args.in[2], make_dx, make_dw, threads,
+              nullptr)
+      .bytes;
 }
 
 void tile_head_bwd(const Unit& unit, const StepArgs& args) {
@@ -228,21 +244,25 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
   if (dx)
     pool.parallel((dx.rows + 15) / 16, [&](int64_t i) {
       for (int64_t m = i * 16; m < std::min(dx.rows, i * 16 + 16); ++m) {
-        auto* to = reinterpret_cast<uint16_t*>(row_of(dx, m));
+        char* to = row_of(dx, m);
+        const float g = dlogp.as<const float>()[m];
         if (target_of[m] < 0)
-          std::memset(to, 0, static_cast<size_t>(d) * 2);
+          std::memset(to, 0, static_cast<size_t>(d) * dtype_bytes(dx.dtype));
+        else if (slope && dx.dtype == DType::kF32)
+          scale_row(reinterpret_cast<const float*>(row_of(slope, m)), g, d,
+                    reinterpret_cast<float*>(to));
         else if (slope)
-          scale_row(reinterpret_cast<const uint16_t*>(row_of(slope, m)), dlogp.as<const float>()[m],
-                    d, to);
+          scale_row(reinterpret_cast<const uint16_t*>(row_of(slope, m)), g, d,
+                    reinterpret_cast<uint16_t*>(to));
       }
     });
   const bool make_dx = dx && !slope;
   if (!make_dx && !dw) return;
-  const Work work(targets.elements(), w, make_dx, static_cast<bool>(dw), pool.threads(),
+  const Work work(targets.elements(), x.dtype, w, make_dx, static_cast<bool>(dw), pool.threads(),
                   args.scratch);
   Pass pass{pool, unit, x, w, targets, work};
-  auto chunk = [&](int64_t v0, int64_t words, const char* tiles) {
-    const Streamed weights(pass.rows, words, work.weights);
+  auto chunk = [&](int64_t v0, int64_t words, const TiledWeight& of_chunk) {
+    const Streamed weights(pass.rows, words, work.weights, work.parts);
     pass.for_halves(weights, words, [&](const Half& h) {
       float shift[16], g[16];
       int64_t target[16];
@@ -253,9 +273,11 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
         g[i] = dlogp.as<const float>()[m];
         target[i] = target_of[m] - v0;
       }
-      gradients(h, shift, g, target, rows, words, attr<HeadAttr>(*args.step).skip_below, make_dx);
+      (work.parts == 1 ? gradients<false> : gradients<true>)(h, shift, g, target, rows, words,
+                                                             attr<HeadAttr>(*args.step).skip_below,
+                                                             make_dx);
     });
-    if (make_dx) pass.add_weighted(weights, tiles, v0 > 0);
+    if (make_dx) pass.add_weighted(weights, of_chunk, v0 > 0);
     if (!dw) return;
     Operand part = dw;
     part.data = row_of(dw, v0);
@@ -270,8 +292,7 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
       pass.for_halves({}, 0, [&](const Half& h) {
         RowOut out[16];
         for (int64_t row = h.row(); row < std::min(pass.rows, h.row() + 16); ++row)
-          out[row - h.row()] = {reinterpret_cast<uint16_t*>(row_of(dx, pass.which[row])), nullptr,
-                                -1.0f};
+          out[row - h.row()] = {row_of(dx, pass.which[row]), nullptr, -1.0f};
         store_sums(work, h.block, h.half, pass.blocks, d, out);
       });
   };

@@ -26,10 +26,10 @@ Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
 // Multiplies one stretch of y's rows after the other; load(row, rows, scratch) gives the left
 // operand's.
 template <typename Load>
-void in_stretches(ThreadPool& pool, Product product, int64_t sum, const Finish& finish,
-                  Pieces& pieces, const Load& load) {
+void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
+                  const Finish& finish, Pieces& pieces, const Load& load) {
   const int64_t all = finish.y.rows, stretch = stretch_of(all);
-  const Streamed most(std::min(all, stretch), sum, nullptr);
+  const Streamed most(std::min(all, stretch), sum, nullptr, parts);
   product.panels = tile_blocks(finish.y.cols);
   void* streamed = pieces.take(most.bytes());
   product.scratch = pieces.take(product_scratch(stretch, finish.y.cols, sum, pool.threads()));
@@ -55,19 +55,21 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
                    bool turned, const Finish& finish, Pieces& pieces) {
   const bool few_panels = tile_blocks(finish.y.cols) < kPackPanels * pool.threads();
   const QuantTiles* codes = w.codes ? &*w.codes : nullptr;
-  in_stretches(pool, {.unit = &unit, .turned = turned, .w = w.tiles, .codes = codes}, x.cols,
-               finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
-                 if (few_panels && lies_ready(x, rows)) return in_place(x, row, rows);
-                 const Streamed packed(rows, x.cols, scratch);
+  const int64_t parts = parts_of(x.dtype);
+  in_stretches(pool,
+               {.unit = &unit, .turned = turned, .w = w.tiles, .codes = codes, .rows = w.rows},
+               x.cols, parts, finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
+                 if (parts == 1 && few_panels && lies_ready(x, rows)) return in_place(x, row, rows);
+                 const Streamed packed(rows, x.cols, scratch, parts);
                  pack_left(pool, x, row, rows, packed);
                  return packed;
                });
 }
 
-size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
+size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads, int64_t parts) {
   const int64_t stretch = stretch_of(rows);
   Pieces pieces(nullptr);
-  pieces.take(Streamed(std::min(rows, stretch), sum, nullptr).bytes());
+  pieces.take(Streamed(std::min(rows, stretch), sum, nullptr, parts).bytes());
   pieces.take(product_scratch(stretch, cols, sum, threads));
   return pieces.bytes();
 }
@@ -76,7 +78,7 @@ void multiply_columns(ThreadPool& pool, const Unit& unit, const Operand& a, cons
                       const Finish& finish, Pieces& pieces) {
   char* right = static_cast<char*>(pieces.take(tiles_bytes(b.cols, b.rows)));
   pack_right_columns(pool, b, right);
-  in_stretches(pool, {.unit = &unit, .w = right}, a.rows, finish, pieces,
+  in_stretches(pool, {.unit = &unit, .w = right}, a.rows, 1, finish, pieces,
                [&](int64_t row, int64_t rows, void* scratch) {
                  const Streamed packed(rows, a.rows, scratch);
                  pack_left_columns(pool, a, row, rows, packed);

@@ -34,28 +34,34 @@ inline bool is_bf16(const Operand& o) {
   return o.dtype == DType::kBF16 && o.form == WeightForm::kRows;
 }
 
-// A weight's tiles: where it lies, or a packed copy in scratch; or its codes.
+// A weight's tiles: where it lies, or a packed copy in scratch; or its codes, or its rows.
 struct TiledWeight {
   const char* tiles = nullptr;
   std::optional<QuantTiles> codes = {};
+  const Operand* rows = nullptr;
 };
+// Operands of products in parts: an activation in f32, a weight at rest in bf16.
+inline bool is_wide(const Operand& o) { return o && o.dtype == DType::kF32; }
+inline bool is_bf16_rows(const Operand& o) { return o && is_bf16(o); }
 inline void* take_tiles(const Operand& w, Pieces& pieces) {
   return w.form == WeightForm::kTiles ? w.data : pieces.take(tiles_bytes(w.rows, w.cols));
 }
 TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces);
 
-// y (+)= scale x wᵀ + bias for many rows; turned, y (+)= scale x w. Scratch: rows_scratch().
+// y (+)= scale x wᵀ + bias for many rows of bf16 or f32; turned, y (+)= scale x w. Scratch:
+// rows_scratch().
 void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const TiledWeight& w,
                    bool turned, const Finish& finish, Pieces& pieces);
-size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads);
+size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads, int64_t parts = 1);
 
 // y [A, B] (+)= scale aᵀ b for a [sum, A], b [sum, B]. Scratch: columns_scratch().
 void multiply_columns(ThreadPool& pool, const Unit& unit, const Operand& a, const Operand& b,
                       const Finish& finish, Pieces& pieces);
 size_t columns_scratch(int64_t sum, int64_t rows, int64_t cols, int threads);
 
-bool accepts_tile_head_fwd(const StepArgs& args);
-bool accepts_tile_head_bwd(const StepArgs& args);
+// `parts`: whether also f32 beside words in bf16, in parts.
+bool accepts_tile_head_fwd(const StepArgs& args, bool parts);
+bool accepts_tile_head_bwd(const StepArgs& args, bool parts);
 size_t tile_head_fwd_scratch(const StepArgs& args, int threads);
 size_t tile_head_bwd_scratch(const StepArgs& args, int threads);
 void tile_head_fwd(const Unit& unit, const StepArgs& args);

@@ -57,8 +57,8 @@ cudaDataType_t data_type(DType t) {
 }
 
 // Everything that the choice of a kernel may depend on.
-using Key =
-    std::tuple<int, DType, DType, bool, bool, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
+using Key = std::tuple<int, DType, DType, bool, bool, bool, int64_t, int64_t, int64_t, int64_t,
+                       int64_t, int64_t>;
 
 // Lets this thread wait and allocate while it records another stream.
 class RelaxedCapture {
@@ -138,6 +138,7 @@ class LtBlas final : public Blas {
                   y.dtype,
                   p.accumulate,
                   bool(bias),
+                  workspace == nullptr,
                   m,
                   n,
                   k,
@@ -145,11 +146,11 @@ class LtBlas final : public Blas {
                   b.ld,
                   y.ld};
     cublasLtMatmulAlgo_t algo;
-    if (!choose(key, {a, b, y, desc, la, lb, ly}, algo)) return false;
+    const size_t bytes = workspace == nullptr ? 0 : kWorkspace;
+    if (!choose(key, {a, b, y, desc, la, lb, ly, bytes}, algo)) return false;
     const float beta = p.accumulate ? 1.0f : 0.0f;
     return api_.matmul(handle_, &desc, &p.alpha, b.data, &la, a.data, &lb, &beta, y.data, &ly,
-                       y.data, &ly, &algo, workspace, kWorkspace,
-                       queue.stream) == CUBLAS_STATUS_SUCCESS;
+                       y.data, &ly, &algo, workspace, bytes, queue.stream) == CUBLAS_STATUS_SUCCESS;
   }
 
  private:
@@ -166,6 +167,7 @@ class LtBlas final : public Blas {
     const Operand &a, &b, &y;
     cublasLtMatmulDescOpaque_t& desc;
     cublasLtMatrixLayoutOpaque_t &la, &lb, &ly;
+    size_t workspace;  // bytes
   };
 
   bool choose(const Key& key, const Call& call, cublasLtMatmulAlgo_t& algo) const {
@@ -178,9 +180,8 @@ class LtBlas final : public Blas {
     if (!table_.find(name, &algo, sizeof algo) || !works(call, algo)) {
       cublasLtMatmulPreferenceOpaque_t preference;
       WICK_CHECK(api_.preference_init(&preference, sizeof preference) == CUBLAS_STATUS_SUCCESS);
-      const size_t workspace = kWorkspace;
-      api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                          sizeof workspace);
+      api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &call.workspace,
+                          sizeof call.workspace);
       cublasLtMatmulHeuristicResult_t results[kCandidates];
       int found = 0;
       if (api_.heuristic(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &preference,
@@ -200,15 +201,16 @@ class LtBlas final : public Blas {
     cublasLtMatmulHeuristicResult_t result;
     return api_.check(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &algo,
                       &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= kWorkspace;
+           result.workspaceSize <= call.workspace;
   }
 
   std::string key_name(const Key& key) const {
     return std::apply(
-        [this](int trans, DType in, DType out, bool accumulate, bool bias, auto... sizes) {
-          std::string name =
-              cat("cublaslt ", api_.get_version(), " product ", trans, " ", dtype_name(in), " ",
-                  dtype_name(out), accumulate ? " add" : "", bias ? " bias" : "");
+        [this](int trans, DType in, DType out, bool accumulate, bool bias, bool bare,
+               auto... sizes) {
+          std::string name = cat("cublaslt ", api_.get_version(), " product ", trans, " ",
+                                 dtype_name(in), " ", dtype_name(out), accumulate ? " add" : "",
+                                 bias ? " bias" : "", bare ? " bare" : "");
           ((name += cat(" ", sizes)), ...);
           return name;
         },

@@ -22,7 +22,8 @@ class Blas {
 
   // Enqueues p with a and b of one type (f32, bf16 or f16) and y of that type or f32; f32 operands
   // are multiplied in f32 proper. Every row must lie aligned to 16 bytes. `bias`, if any, is of y's
-  // type. False where the library has no kernel for it.
+  // type. `workspace` has kWorkspace bytes, or is null. False where the library has no kernel for
+  // it.
   //
   // Which of the library's kernels is used for given types and sizes is measured when they first
   // come up on a card, and kept in the table: the same sizes have the same kernel, and so the same

@@ -62,9 +62,10 @@ class CudaBackend final : public Backend {
     queue_.skinny = &skinny_;
     blas_ = Blas::open(tuning_file(), blas_problem_);
     queue_.blas = blas_.get();
-    for (auto list : {linear_candidates, attention_candidates, norm_candidates,
-                      elementwise_candidates, row_candidates, head_candidates, kl_head_candidates,
-                      preference_candidates, optimizer_candidates}) {
+    for (auto list :
+         {linear_candidates, attention_candidates, norm_candidates, elementwise_candidates,
+          row_candidates, column_candidates, sample_candidates, head_candidates, kl_head_candidates,
+          preference_candidates, optimizer_candidates, matrix_optimizer_candidates}) {
       const Candidates some = list(queue_.arch);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
@@ -111,6 +112,7 @@ class CudaBackend final : public Backend {
   }
   DType preferred_compute() const override { return DType::kBF16; }
   int64_t tokens_at_once() const override { return 8192; }
+  bool runs_ahead() const override { return true; }
 
   // What the tensor cores want: bf16, whatever the file has; codes in padded rows.
   std::vector<WeightForm> weight_forms(const Plan& plan) const override {

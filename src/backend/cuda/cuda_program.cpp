@@ -35,6 +35,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   auto feeds = std::make_shared<DeviceBuffer>(feed_bytes(), queue.stream);
   feeds_device_ = feeds->address();
   resolve(selection, candidates, std::move(arena), std::move(feeds), {.queue = &queue_});
+  joined_ = std::make_unique<Joined>(this->plan(), calls());
   size_t total = 0;
   for (ValueId id : this->plan().results) {
     result_list_.push_back({id, total});
@@ -47,7 +48,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   cudaGraph_t graph = nullptr;
   try {
     enqueue_copies_in();
-    for (size_t i = 0; i < calls().size(); ++i) enqueue(i);
+    for (size_t i = 0; i < calls().size();) i += enqueue(i);
     flush(queue_);
     enqueue_copies_out();
   } catch (...) {
@@ -65,10 +66,14 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
 }
 
 // Only linears leave something on the list of small products, and mind it themselves.
-void CudaProgram::enqueue(size_t step) const {
+size_t CudaProgram::enqueue(size_t step) {
+  if (size_t made = joined_->enqueue(queue_, step)) return made;
   const Call& call = calls()[step];
   if (call.args.step->op != Op::kLinear) flush(queue_);
+  queue_.ahead = joined_->ahead(step);
   call.fn(call.args);
+  queue_.ahead = nullptr;
+  return 1;
 }
 
 CudaProgram::~CudaProgram() {
@@ -115,10 +120,10 @@ std::vector<double> CudaProgram::run_timed() {
   for (cudaEvent_t& e : events) succeed(cudaEventCreate(&e), "make an event");
   enqueue_copies_in();
   cudaEventRecord(events[0], queue_.stream);
-  for (size_t i = 0; i < calls().size(); ++i) {
-    enqueue(i);
+  for (size_t i = 0; i < calls().size();) {
+    const size_t made = enqueue(i);
     flush(queue_);
-    cudaEventRecord(events[i + 1], queue_.stream);
+    for (size_t j = 0; j < made; ++j) cudaEventRecord(events[++i], queue_.stream);
   }
   enqueue_copies_out();
   wait();

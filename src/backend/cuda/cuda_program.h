@@ -3,6 +3,7 @@
 // inside the graph, from and to pinned memory, so that a run is one launch.
 #pragma once
 
+#include "backend/cuda/joined.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/queue.h"
 #include "backend/flat_program.h"
@@ -31,10 +32,12 @@ class CudaProgram final : public FlatProgram {
   };
   void enqueue_copies_in() const;
   void enqueue_copies_out() const;
-  void enqueue(size_t step) const;
+  // Enqueues the step and those that are made with it, and says how many that is.
+  size_t enqueue(size_t step);
 
-  const Queue& queue_;
+  Queue queue_;
   PinnedMemory feeds_host_;
+  std::unique_ptr<Joined> joined_;
   std::byte* feeds_device_ = nullptr;
   std::vector<Result> result_list_;
   std::unique_ptr<PinnedMemory> results_;

@@ -42,13 +42,14 @@ Operand rows_from(Operand o, int64_t first, int64_t count) {
 struct Work {
   Operand logits;   // [rows, words] f32
   Operand sums;     // [M, D] f32: Σ of weighted weights
+  Operand sums_h;   // [M, R] f32: the same of b
   Operand weights;  // [words, D] in x's type, where w rests in another
   float *most, *others, *chosen;
   float* parts;  // of head_exponentials
   void* product;
   size_t bytes = 0;  // before the products' own
 
-  Work(const Operand& x, const Operand& w, void* base) {
+  Work(const Operand& x, const Operand& w, int64_t rank, void* base) {
     const int64_t m = x.rows, d = x.cols, words = std::min(w.rows, kWords);
     auto take = [&](int64_t count) {
       auto* p = base == nullptr ? nullptr : static_cast<char*>(base) + bytes;
@@ -65,6 +66,7 @@ struct Work {
     };
     logits = matrix(std::min(m, kRows), words);
     sums = matrix(m, d);
+    if (rank > 0) sums_h = matrix(m, rank);
     if (w.dtype != x.dtype) weights = matrix(words, d, x.dtype);
     most = take(m);
     others = take(m);
@@ -89,6 +91,7 @@ struct Work {
 };
 
 constexpr Product kLogits{.trans = Trans::kNT};
+constexpr Product kMoreLogits{.trans = Trans::kNT, .accumulate = true};
 constexpr Product through_weights(bool add) { return {.trans = Trans::kNN, .accumulate = add}; }
 constexpr Product onto_weights(bool add) { return {.trans = Trans::kTN, .accumulate = add}; }
 
@@ -101,8 +104,8 @@ void for_blocks(int64_t m, int64_t v, F&& f) {
 }
 
 // The most that one of the products of any block needs.
-size_t products_scratch(const Work& work, const Operand& x, const Operand& w, bool to_x,
-                        const Operand& dw, int sms) {
+size_t products_scratch(const Work& work, const Operand& x, const Operand& w, const Operand& cast,
+                        const Operand& sums, bool to_x, const Operand& dw, int sms) {
   size_t most = 0;
   auto needs = [&](const Product& p, const Operand& a, const Operand& b, const Operand& y) {
     most = std::max(most, product_scratch(p, a, b, y, sms));
@@ -113,12 +116,13 @@ size_t products_scratch(const Work& work, const Operand& x, const Operand& w, bo
   if (x.rows == 0 || w.rows == 0) return 0;
   for (int64_t rows : sizes(x.rows, kRows))
     for (int64_t words : sizes(w.rows, kWords)) {
-      const Operand part = rows_from(work.weights ? work.weights : w, 0, words);
+      const Operand part = rows_from(cast ? cast : w, 0, words);
       const Operand some = rows_from(x, 0, rows);
       const Operand factors = work.factors(rows, words, x.dtype);
       needs(kLogits, some, part, work.block(rows, words));
+      needs(kMoreLogits, some, part, work.block(rows, words));
       for (bool add : {false, true}) {
-        if (to_x) needs(through_weights(add), factors, part, rows_from(work.sums, 0, rows));
+        if (to_x) needs(through_weights(add), factors, part, rows_from(sums, 0, rows));
         if (dw) needs(onto_weights(add), factors, some, rows_from(dw, 0, words));
       }
     }
@@ -207,6 +211,8 @@ struct Softmax {
   float *most, *others, *chosen;
   Rows<float> sums;  // absent: exponentials are not kept
   int cols;          // of sums
+  Rows<float> sums_h;
+  int cols_h;  // 0: there are none
 };
 
 // A block of threads per row: exponentials of all words but the target, in place as T.
@@ -238,8 +244,10 @@ __global__ void __launch_bounds__(kThreads, 2) head_softmax_kernel(const Softmax
   const float shrink = first ? 0.0f : exponential<T>(old - most);
   if (a.sums) {
     z.store_as(reinterpret_cast<T*>(a.logits[row]), a.words);
-    if (!first && shrink != 1.0f)
+    if (!first && shrink != 1.0f) {
       for (int c = threadIdx.x; c < a.cols; c += kThreads) a.sums[row][c] *= shrink;
+      for (int c = threadIdx.x; c < a.cols_h; c += kThreads) a.sums_h[row][c] *= shrink;
+    }
   }
   if (threadIdx.x > 0) return;
   a.most[row] = most;
@@ -254,18 +262,18 @@ struct Finish {
   const int32_t* targets;
   const float *most, *others, *chosen;
   Rows<const float> sums;
-  float *logp, *lse;
+  float *logp, *lse;  // null: another pass writes them
   Rows<T> slope;
   __device__ void operator()(int64_t m, int c, int left) const {
     const int target = targets[m];
     if (target < 0) {
-      if (c == 0) logp[m] = 0.0f;
+      if (c == 0 && logp != nullptr) logp[m] = 0.0f;
       if (c == 0 && lse != nullptr) lse[m] = 0.0f;
       if (slope) store_wide<kAligned>(slope[m] + c, left, zero_wide<T>());
       return;
     }
     const float total = others[m] + expf(chosen[m] - most[m]), log_total = logf(total);
-    if (c == 0) logp[m] = (chosen[m] - most[m]) - log_total;
+    if (c == 0 && logp != nullptr) logp[m] = (chosen[m] - most[m]) - log_total;
     if (c == 0 && lse != nullptr) lse[m] = most[m] + log_total;
     if (!slope) return;
     const float missed = others[m] / total, share = 1.0f / total;
@@ -282,61 +290,82 @@ struct Finish {
 void head_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1], &targets = args.in[2], &logp = args.out[0];
   const Operand lse = operand_at(args.out, 1), slope = operand_at(args.out, 2);
+  const Operand h = operand_at(args.in, 3), b = operand_at(args.in, 4);
+  const Operand slope_h = operand_at(args.out, 3);
   const int64_t m = x.rows, d = x.cols;
   if (m == 0) return;
   const Queue& q = queue(args);
-  const Work work(x, w, args.scratch);
+  const Work work(x, w, h.cols, args.scratch);
   const auto* target_of = targets.as<const int32_t>();
   for_blocks(m, w.rows, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand logits = work.block(rows, words);
     const Operand sums = rows_from(work.sums, r0, rows);
     const Operand some = rows_from(x, r0, rows), factors = work.factors(rows, words, x.dtype);
-    const bool done = v0 > 0 && head_exponentials(q, {.x = some,
-                                                      .w = part,
-                                                      .factors = factors,
-                                                      .first_word = v0,
-                                                      .targets = target_of + r0,
-                                                      .most = work.most + r0,
-                                                      .others = work.others + r0,
-                                                      .chosen = work.chosen + r0,
-                                                      .parts = work.parts});
+    const bool done = !h && v0 > 0 &&
+                      head_exponentials(q, {.x = some,
+                                            .w = part,
+                                            .factors = factors,
+                                            .first_word = v0,
+                                            .targets = target_of + r0,
+                                            .most = work.most + r0,
+                                            .others = work.others + r0,
+                                            .chosen = work.chosen + r0,
+                                            .parts = work.parts});
     if (!done) {
       product(q, kLogits, some, part, logits, work.product);
-      const Softmax a{.logits = cuda::rows<float>(logits),
-                      .words = static_cast<int>(words),
-                      .first_word = static_cast<int>(v0),
-                      .targets = target_of + r0,
-                      .most = work.most + r0,
-                      .others = work.others + r0,
-                      .chosen = work.chosen + r0,
-                      .sums = cuda::rows<float>(slope ? sums : Operand{}),
-                      .cols = static_cast<int>(d)};
+      if (h)
+        product(q, kMoreLogits, rows_from(h, r0, rows), rows_from(b, v0, words), logits,
+                work.product);
+      const Softmax a{
+          .logits = cuda::rows<float>(logits),
+          .words = static_cast<int>(words),
+          .first_word = static_cast<int>(v0),
+          .targets = target_of + r0,
+          .most = work.most + r0,
+          .others = work.others + r0,
+          .chosen = work.chosen + r0,
+          .sums = cuda::rows<float>(slope ? sums : Operand{}),
+          .cols = static_cast<int>(d),
+          .sums_h = cuda::rows<float>(slope_h ? rows_from(work.sums_h, r0, rows) : Operand{}),
+          .cols_h = slope_h ? static_cast<int>(h.cols) : 0};
       with_activation(x.dtype, [&](auto* type) {
         using T = std::remove_pointer_t<decltype(type)>;
         launch(q, head_softmax_kernel<T>, static_cast<unsigned>(rows), kThreads, 0, a);
       });
     }
     if (slope) product(q, through_weights(v0 > 0), factors, part, sums, work.product);
+    if (slope_h)
+      product(q, through_weights(v0 > 0), factors, rows_from(b, v0, words),
+              rows_from(work.sums_h, r0, rows), work.product);
   });
-  with_weights(w, [&](auto weights, bool weights_aligned) {
-    with_activation(x.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      with_bool(weights_aligned && wide_aligned(slope), [&](auto aligned) {
-        each_wide(q, m, slope ? d : 1,
-                  Finish<decltype(weights), T, aligned()>{
-                      weights, target_of, work.most, work.others, work.chosen,
-                      cuda::rows<const float>(work.sums), logp.as<float>(), lse.as<float>(),
-                      cuda::rows<T>(slope)});
+  auto finish = [&](const Operand& of, const Operand& sums, const Operand& to, float* logp_to,
+                    float* lse_to) {
+    with_weights(of, [&](auto weights, bool weights_aligned) {
+      with_activation(x.dtype, [&](auto* type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        with_bool(weights_aligned && wide_aligned(to), [&](auto aligned) {
+          each_wide(q, m, to ? to.cols : 1,
+                    Finish<decltype(weights), T, aligned()>{
+                        weights, target_of, work.most, work.others, work.chosen,
+                        cuda::rows<const float>(sums), logp_to, lse_to, cuda::rows<T>(to)});
+        });
       });
     });
-  });
+  };
+  finish(w, work.sums, slope, logp.as<float>(), lse.as<float>());
+  if (slope_h) finish(b, work.sums_h, slope_h, nullptr, nullptr);
 }
 size_t head_fwd_scratch(const StepArgs& args, int sms) {
   const Operand &x = args.in[0], &w = args.in[1];
-  const Work work(x, w, nullptr);
+  const Operand h = operand_at(args.in, 3);
+  const Work work(x, w, h.cols, nullptr);
   const bool to_x = static_cast<bool>(operand_at(args.out, 2));
-  return work.bytes + products_scratch(work, x, w, to_x, {}, sms);
+  size_t products = products_scratch(work, x, w, work.weights, work.sums, to_x, {}, sms);
+  if (h)
+    products = std::max(products, products_scratch(work, h, args.in[4], {}, work.sums_h,
+                                                   static_cast<bool>(args.out[3]), {}, sms));
+  return work.bytes + products;
 }
 
 // logits -> dlogp * (1[target] - p), in place as T: the gradient of the logits.
@@ -396,25 +425,34 @@ void head_bwd(const StepArgs& args) {
   const auto* target_of = targets.as<const int32_t>();
   const int64_t m = targets.elements();
   const Queue& q = queue(args);
-  if (dx && slope)
-    with_activation(dx.dtype, [&](auto* type) {
+  const Operand h = operand_at(args.in, 6), b = operand_at(args.in, 7);
+  const Operand dh = operand_at(args.out, 2), db = operand_at(args.out, 3);
+  auto scale_rows = [&](const Operand& from, const Operand& to) {
+    with_activation(to.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      with_bool(wide_aligned(slope, dx), [&](auto aligned) {
-        each_wide(q, m, dx.cols,
-                  ScaleRows<T, aligned()>{rows<const T>(slope), dlogp.as<const float>(), target_of,
-                                          rows<T>(dx)});
+      with_bool(wide_aligned(from, to), [&](auto aligned) {
+        each_wide(q, m, to.cols,
+                  ScaleRows<T, aligned()>{rows<const T>(from), dlogp.as<const float>(), target_of,
+                                          rows<T>(to)});
       });
     });
+  };
+  if (dx && slope) scale_rows(slope, dx);
+  if (dh) scale_rows(operand_at(args.in, 8), dh);
   const bool make_dx = dx && !slope;
-  if (!make_dx && !dw) return;
+  if (!make_dx && !dw && !db) return;
   if (dw && m == 0 && !args.accumulates(1)) clear_rows(q, dw);
-  const Work work(x, w, args.scratch);
+  if (db && m == 0 && !args.accumulates(3)) clear_rows(q, db);
+  const Work work(x, w, h.cols, args.scratch);
   for_blocks(m, w.rows, [&](int64_t r0, int64_t count, int64_t v0, int64_t words) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand some = rows_from(x, r0, count);
     const Operand logits = work.block(count, words);
     const Operand factors = work.factors(count, words, x.dtype);
     product(q, kLogits, some, part, logits, work.product);
+    if (h)
+      product(q, kMoreLogits, rows_from(h, r0, count), rows_from(b, v0, words), logits,
+              work.product);
     with_activation(x.dtype, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       head_gradient_kernel<T><<<static_cast<unsigned>(count), kThreads, 0, q.stream>>>(
@@ -427,6 +465,9 @@ void head_bwd(const StepArgs& args) {
     if (dw)
       product(q, onto_weights(args.accumulates(1) || r0 > 0), factors, some,
               rows_from(dw, v0, words), work.product);
+    if (db)
+      product(q, onto_weights(args.accumulates(3) || r0 > 0), factors, rows_from(h, r0, count),
+              rows_from(db, v0, words), work.product);
   });
   if (!make_dx) return;
   with_activation(dx.dtype, [&](auto* type) {
@@ -439,20 +480,27 @@ void head_bwd(const StepArgs& args) {
 
 // Whether logits are made again; else dx is a product of what forward left, and w is not read.
 bool reads_words(const StepArgs& args) {
-  return !operand_at(args.in, 5) || operand_at(args.out, 1);
+  return !operand_at(args.in, 5) || operand_at(args.out, 1) || operand_at(args.out, 3);
 }
 bool accepts_bwd(const StepArgs& args) {
-  if (reads_words(args)) return accepts<0b100010, 0b100, 0b1, 0b100, true>(args);
+  if (operand_at(args.out, 2) && !operand_at(args.in, 8)) return false;
+  if (reads_words(args)) return accepts<0b101100010, 0b100, 0b101, 0b100, true>(args);
   std::vector<Operand> in(args.in.begin(), args.in.end());
   in[2] = {};
-  return accepts<0b100010, 0, 0b1>({.step = args.step, .in = in, .out = args.out});
+  return accepts<0b101100010, 0, 0b101>({.step = args.step, .in = in, .out = args.out});
 }
 size_t head_bwd_scratch(const StepArgs& args, int sms) {
   if (!reads_words(args)) return 0;
   const Operand &x = args.in[1], &w = args.in[2];
   const bool to_x = args.out[0] && !operand_at(args.in, 5);
-  const Work work(x, w, nullptr);
-  return work.bytes + products_scratch(work, x, w, to_x, operand_at(args.out, 1), sms);
+  const Operand h = operand_at(args.in, 6);
+  const Work work(x, w, h.cols, nullptr);
+  size_t products =
+      products_scratch(work, x, w, work.weights, work.sums, to_x, operand_at(args.out, 1), sms);
+  if (h)
+    products = std::max(products, products_scratch(work, h, args.in[7], {}, work.sums_h, false,
+                                                   operand_at(args.out, 3), sms));
+  return work.bytes + products;
 }
 
 }  // namespace
@@ -460,7 +508,7 @@ size_t head_bwd_scratch(const StepArgs& args, int sms) {
 // `threads` of a scratch function is the device's number of multiprocessors.
 Candidates head_candidates(Arch) {
   static constexpr Candidate kTable[] = {
-      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1, 0b10, 0b100, 0b10, true>,
+      {Op::kHead, Dir::kForward, "head_fwd", head_fwd, accepts<0b1001, 0b10, 0b1100, 0b10, true>,
        head_fwd_scratch},
       {Op::kHead, Dir::kBackward, "head_bwd", head_bwd, accepts_bwd, head_bwd_scratch},
   };

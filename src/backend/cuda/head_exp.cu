@@ -133,6 +133,22 @@ __device__ __forceinline__ void group_multiply_256(float (&d)[32][4], uint64_t l
 #endif
 }
 
+// Of four lanes' four words: lane t gets word t of each, in the order of the lanes.
+__device__ __forceinline__ void turn_quad(uint32_t (&w)[4], int t) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {  // pairs of lanes, single words
+    const uint32_t given = t % 2 ? w[i] : w[i + 1];
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, given, 1);
+    (t % 2 ? w[i] : w[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {  // pairs of pairs, words two apart
+    const uint32_t given = t / 2 ? w[i] : w[i + 2];
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, given, 2);
+    (t / 2 ? w[i] : w[i + 2]) = got;
+  }
+}
+
 // Exponentials of a group's 64 x 256 logits. Requires: m0 and n0 are the group's.
 template <bool kSpecial>
 __device__ __forceinline__ void leave(const Args& a, const float (&d)[32][4], int m0, int n0) {
@@ -143,26 +159,32 @@ __device__ __forceinline__ void leave(const Args& a, const float (&d)[32][4], in
     const bool real = row < a.rows;
     const float shift = real ? -kLog2E * a.most[row] : 0.0f;
     const int hit = real && kSpecial ? a.targets[row] - a.first_word - n0 : -1;
-    Bf16* to = a.factors[real ? row : 0] + n0 + 2 * t;
+    Bf16* to = a.factors[real ? row : 0] + n0 + 8 * t;
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      float e[2];
+    for (int j = 0; j < 32; j += 4) {
+      uint32_t made[4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float z = d[j][2 * half + i];
-        asm("ex2.approx.ftz.f32 %0, %1;"
-            : "=f"(e[i])
-            : "f"(fminf(fmaf(z, kLog2E, shift), kMostExponent)));
-        if constexpr (kSpecial) {
-          const int col = 8 * j + 2 * t + i;
-          if (col == hit) a.chosen[row] = z;
-          if (col == hit || n0 + col >= a.words) e[i] = 0.0f;
+      for (int c = 0; c < 4; ++c) {
+        float e[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float z = d[j + c][2 * half + i];
+          asm("ex2.approx.ftz.f32 %0, %1;"
+              : "=f"(e[i])
+              : "f"(fminf(fmaf(z, kLog2E, shift), kMostExponent)));
+          if constexpr (kSpecial) {
+            const int col = 8 * (j + c) + 2 * t + i;
+            if (col == hit) a.chosen[row] = z;
+            if (col == hit || n0 + col >= a.words) e[i] = 0.0f;
+          }
+          sum += e[i];
         }
-        sum += e[i];
+        made[c] = pack2(e[0], e[1]);
       }
-      if (real && (!kSpecial || n0 + 8 * j + 2 * t < a.words))
-        *reinterpret_cast<uint32_t*>(to + 8 * j) = pack2(e[0], e[1]);
+      turn_quad(made, t);
+      if (real && (!kSpecial || n0 + 8 * (j + t) < a.words))
+        *reinterpret_cast<uint4*>(to + 8 * j) = {made[0], made[1], made[2], made[3]};
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);

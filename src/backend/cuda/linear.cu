@@ -59,6 +59,7 @@ void linear_fwd(const StepArgs& args) {
   if (!bias && x.rows > kMatvecRows && w.rows <= kSkinny &&
       narrow_product(q, p.alpha, p.accumulate, true, x, w, y))
     return;
+  if (defer_product(q, p, x, w, y, bias)) return;
   flush(q);
   if (matvec(q, p.alpha, p.accumulate, x, w, bias, y)) return;
   product(q, p, x, w, y, args.scratch, bias);

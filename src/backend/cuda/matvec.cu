@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// matvec: products of a few rows with a frozen matrix, bound by reading the matrix once: decoding.
-// A warp makes one column of y, or a part of it where k is long, its lanes reading 16 bytes of the
-// matrix at a time. The first of them are on their way before the kernel waits for x. A row's bits
-// do not depend on how many rows there are.
+// matvec by plain arithmetic, for what the tensor cores do not take: f32, and weights in f32 or
+// f16. A warp makes one column of y, or a part of it where k is long, its lanes reading 16 bytes of
+// the matrix at a time. The first of them are on their way before the kernel waits for x. A row's
+// bits do not depend on how many rows there are.
 #include "backend/cuda/codes.cuh"
+#include "backend/cuda/matvec.cuh"
 #include "backend/cuda/matvec.h"
 
 namespace wick::cuda {
@@ -75,32 +76,6 @@ __device__ inline void get_row(const T* x, int64_t k, int64_t end, float (&out)[
   }
 }
 
-struct Into {
-  void* y;
-  int64_t ld;
-  bool f32, accumulate;
-  const void* bias;
-  DType bias_dtype;
-  float alpha;
-
-  __device__ float bias_at(int64_t n) const {
-    if (bias == nullptr) return 0.0f;
-    if (bias_dtype == DType::kBF16) return to_f32(static_cast<const Bf16*>(bias)[n]);
-    if (bias_dtype == DType::kF16) return to_f32(static_cast<const F16*>(bias)[n]);
-    return static_cast<const float*>(bias)[n];
-  }
-  __device__ void put(int64_t m, int64_t n, float sum) const {
-    const float value = alpha * sum + bias_at(n);
-    if (f32) {
-      float* at = static_cast<float*>(y) + m * ld + n;
-      *at = value + (accumulate ? *at : 0.0f);
-    } else {
-      Bf16* at = static_cast<Bf16*>(y) + m * ld + n;
-      *at = from_f32<Bf16>(value + (accumulate ? to_f32(*at) : 0.0f));
-    }
-  }
-};
-
 // `parts` warps of a block share one column of y, each with every parts-th stretch of k.
 template <int M, typename X, typename W>
 __global__ void __launch_bounds__(kThreads)
@@ -146,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
   if (part > 0 || lane >= M || lane >= m || col >= n) return;
   float sum = shared[warp][lane];
   for (int i = 1; i < parts; ++i) sum += shared[warp + i][lane];
-  into.put(lane, col, sum);
+  into.put(lane, col, sum, into.bias[col]);
 }
 
 // As many warps to a column as keep what each reads of it within what is on its way at once.
@@ -192,14 +167,15 @@ void launch_any(const Queue& queue, const Operand& x, const Operand& w, const In
 
 bool matvec(const Queue& queue, float alpha, bool accumulate, const Operand& x, const Operand& w,
             const Operand& bias, const Operand& y) {
+  if (matvec_mma(queue, {.x = x}, alpha, accumulate, w, bias, y)) return true;
   const bool coded = has_codes(w);
   if (x.rows > kMatvecRows || !aligned16(x) || (!coded && (!aligned16(w) || w.cols % 8 != 0)))
     return false;
-  const Into into{y.data, y.ld, y.dtype == DType::kF32, accumulate, bias.data, bias.dtype, alpha};
+  const Into to = into(alpha, accumulate, bias, y);
   if (x.dtype == DType::kBF16)
-    launch_any<Bf16>(queue, x, w, into);
+    launch_any<Bf16>(queue, x, w, to);
   else
-    launch_any<float>(queue, x, w, into);
+    launch_any<float>(queue, x, w, to);
   return true;
 }
 

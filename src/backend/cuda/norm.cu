@@ -53,13 +53,62 @@ struct Team {
   }
 };
 
+// Eight elements as they lie in memory: each is widened where it is used. Kept one by one, halves
+// take a register each, and fewer rows are under way at once.
+template <typename T>
+struct Kept {
+  static constexpr int kWords = kWide * static_cast<int>(sizeof(T)) / 4;
+  uint32_t word[kWords];
+
+  __device__ float operator[](int i) const {
+    if constexpr (sizeof(T) == 4) {
+      return __uint_as_float(word[i]);
+    } else if constexpr (std::is_same_v<T, Bf16>) {
+      return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xffff0000u);
+    } else {
+      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word[i / 2]));
+      return i % 2 == 0 ? both.x : both.y;
+    }
+  }
+};
+
+template <typename T>
+__device__ inline Kept<T> keep(const Wide<T>& v) {
+  Kept<T> kept;
+#pragma unroll
+  for (int i = 0; i < Kept<T>::kWords; ++i) kept.word[i] = reinterpret_cast<const uint32_t*>(&v)[i];
+  return kept;
+}
+template <typename T>
+__device__ inline Wide<T> unkeep(const Kept<T>& kept) {
+  Wide<T> v;
+#pragma unroll
+  for (int i = 0; i < Kept<T>::kWords; ++i) reinterpret_cast<uint32_t*>(&v)[i] = kept.word[i];
+  return v;
+}
+
 template <bool kAligned, bool kWarp, int kPacks, typename T>
 __device__ inline void load_packs(const Team<kWarp, kPacks>& team, const T* row, int base, int cols,
-                                  Wide<std::remove_const_t<T>> (&v)[kPacks]) {
+                                  Kept<std::remove_const_t<T>> (&v)[kPacks]) {
+  using V = std::remove_const_t<T>;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int c = team.col(base, i);
-    v[i] = c < cols ? load_wide<kAligned>(row + c, cols - c) : zero_wide<T>();
+    v[i] = Kept<V>{};
+    if (c >= cols) continue;
+    if constexpr (kAligned) {
+#pragma unroll
+      for (int part = 0; part < Kept<V>::kWords; part += 4) {
+        const uint4 four =
+            *reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(row + c) + 4 * part);
+        v[i].word[part] = four.x;
+        v[i].word[part + 1] = four.y;
+        v[i].word[part + 2] = four.z;
+        v[i].word[part + 3] = four.w;
+      }
+    } else {
+      v[i] = keep(load_wide<false>(row + c, cols - c));
+    }
   }
 }
 
@@ -85,18 +134,21 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   const Team<kWarp, kPacks> team;
   if (team.row >= p.rows) return;
   const T* from = p.x[team.row];
-  Wide<T> x[kPacks];
-  Wide<W> w[kPacks];
+  Kept<T> x[kPacks];
+  Kept<W> w[kPacks];
   auto read = [&](int base) {
     load_packs<kAligned>(team, from, base, p.cols, x);
     load_packs<kAligned>(team, p.w, base, p.cols, w);
     if (p.b) {
-      Wide<T> b[kPacks];
+      Kept<T> b[kPacks];
       load_packs<kAligned>(team, p.b[team.row], base, p.cols, b);
 #pragma unroll
-      for (int i = 0; i < kPacks; ++i)
+      for (int i = 0; i < kPacks; ++i) {
+        Wide<T> sum;
 #pragma unroll
-        for (int j = 0; j < kWide; ++j) x[i].set(j, x[i][j] + b[i][j]);
+        for (int j = 0; j < kWide; ++j) sum.set(j, x[i][j] + b[i][j]);
+        x[i] = keep(sum);
+      }
     }
   };
   float squares = 0;
@@ -116,10 +168,11 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     for (int i = 0; i < kPacks; ++i) {
       const int c = team.col(base, i);
       if (c >= p.cols) break;
-      if (p.b) store_wide<kAligned>(p.sum[team.row] + c, p.cols - c, x[i]);
+      if (p.b) store_wide<kAligned>(p.sum[team.row] + c, p.cols - c, unkeep(x[i]));
+      Wide<T> y;
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) x[i].set(j, x[i][j] * rstd * w[i][j]);
-      store_wide<kAligned>(to + c, p.cols - c, x[i]);
+      for (int j = 0; j < kWide; ++j) y.set(j, x[i][j] * rstd * w[i][j]);
+      store_wide<kAligned>(to + c, p.cols - c, y);
     }
   }
 }
@@ -146,8 +199,8 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   const Team<kWarp, kPacks> team;
   if (team.row >= p.rows) return;
   const float rstd = *p.rstd[team.row];
-  Wide<T> x[kPacks], dy[kPacks], base[kPacks];
-  Wide<W> w[kPacks];
+  Kept<T> x[kPacks], dy[kPacks], base[kPacks];
+  Kept<W> w[kPacks];
   auto read = [&](int first) {
     load_packs<kAligned>(team, p.x[team.row], first, p.cols, x);
     load_packs<kAligned>(team, p.dy[team.row], first, p.cols, dy);
@@ -170,13 +223,14 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     for (int i = 0; i < kPacks; ++i) {
       const int c = team.col(first, i);
       if (c >= p.cols) break;
+      Wide<T> dx;
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         float d = rstd * fmaf(-x[i][j], shift, dy[i][j] * w[i][j]);
         if (p.base) d += base[i][j];
-        x[i].set(j, d);
+        dx.set(j, d);
       }
-      store_wide<kAligned>(to + c, p.cols - c, x[i]);
+      store_wide<kAligned>(to + c, p.cols - c, dx);
     }
   }
 }

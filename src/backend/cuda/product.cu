@@ -154,7 +154,8 @@ void product(const Queue& queue, const Product& p, const Operand& a, const Opera
              const Operand& y, void* scratch, const Operand& bias) {
   if (y.elements() == 0) return;
   const int64_t k = p.trans == Trans::kTN ? a.rows : a.cols;
-  auto* workspace = static_cast<std::byte*>(scratch) + cast_bytes(a, b);
+  WICK_CHECK(!p.bare || !needs_cast(a, b), "a product without scratch has operands of two types");
+  auto* workspace = p.bare ? nullptr : static_cast<std::byte*>(scratch) + cast_bytes(a, b);
   const Operand right = needs_cast(a, b) && k > 0 ? cast(queue, b, a.dtype, scratch) : b;
   const bool library = queue.blas != nullptr && k > 0 && aligned16(a) && aligned16(right) &&
                        aligned16(y) && (!bias || bias.dtype == y.dtype) &&

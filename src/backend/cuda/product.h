@@ -21,6 +21,7 @@ struct Product {
   Trans trans = Trans::kNT;
   float alpha = 1.0f;
   bool accumulate = false;
+  bool bare = false;  // there is no scratch; a and b are of one type
 };
 
 // `scratch` holds product_scratch() bytes.

@@ -28,12 +28,24 @@ struct SkinnyList {
   std::unique_ptr<Impl> impl;
 };
 
+// Weights that later kernels will read: the kernel that is launched now asks for them, so that
+// memory is busy while kernels wait for each other.
+struct WeightsAhead {
+  static constexpr int kMost = 4;
+  struct Stretch {
+    const std::byte* data = nullptr;
+    int64_t bytes = 0;  // a multiple of 16
+  };
+  Stretch at[kMost];
+};
+
 struct Queue {
   cudaStream_t stream = nullptr;
   int sms = 0;  // multiprocessors
   Arch arch = Arch::kSm80;
-  const Blas* blas = nullptr;    // null where cuBLASLt was not found
-  SkinnyList* skinny = nullptr;  // empty between steps of other kinds
+  const Blas* blas = nullptr;           // null where cuBLASLt was not found
+  SkinnyList* skinny = nullptr;         // empty between steps of other kinds
+  const WeightsAhead* ahead = nullptr;  // null: none
 };
 
 inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }
@@ -50,9 +62,12 @@ Candidates attention_candidates(Arch arch);
 Candidates norm_candidates(Arch arch);
 Candidates elementwise_candidates(Arch arch);
 Candidates row_candidates(Arch arch);
+Candidates column_candidates(Arch arch);
+Candidates sample_candidates(Arch arch);
 Candidates head_candidates(Arch arch);
 Candidates kl_head_candidates(Arch arch);
 Candidates preference_candidates(Arch arch);
 Candidates optimizer_candidates(Arch arch);
+Candidates matrix_optimizer_candidates(Arch arch);
 
 }  // namespace wick::cuda

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "backend/cuda/skinny.cuh"
@@ -12,7 +13,10 @@ constexpr int64_t kTallRows = 2048;    // from here on a block makes several til
 constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by
 constexpr int kDepthSplits = 4;        // blocks
 constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
-constexpr int64_t kChainedDepth = 1024;     // h is made again by every block that spreads it
+// y that does not stay in the second cache, so that adding to it costs twice its bytes.
+constexpr int64_t kManyElements = 12 << 20;
+// h is made again by every block that spreads it.
+constexpr int64_t kChainedDepth = 1024, kChainedChunks = 8;
 constexpr int64_t kMostBlocks = 1 << 24;    // of a launch
 constexpr int64_t kMostAskedFor = 1 << 20;  // bytes of parameters that are asked for early
 
@@ -48,6 +52,29 @@ struct SkinnyList::Impl {
   bool turned = false, clusters = false;
   std::vector<Area> read, written;
 
+  // A product that waits (defer_product), and how many columns of its y spreads of the list add to.
+  struct Waiting {
+    Product how;
+    Operand x, w, y, bias;
+    int64_t added_to = 0;
+  };
+  std::optional<Waiting> waiting;
+
+  // Whether `y` is columns of what the waiting product makes.
+  bool adds_to_waiting(const Operand& y) const {
+    if (!waiting) return false;
+    const Operand& all = waiting->y;
+    const int64_t column = y.as<const Bf16>() - all.as<const Bf16>();
+    return column >= 0 && column + y.cols <= all.cols && y.ld == all.ld && y.rows == all.rows;
+  }
+  bool must_follow_waiting(const Operand& a, const Operand& b, const Operand& y) const {
+    if (!waiting) return false;
+    const Area made(waiting->y), to(y);
+    return made.meets(Area(a)) || made.meets(Area(b)) || made.meets(to) ||
+           Area(waiting->x).meets(to) || Area(waiting->w).meets(to) ||
+           (waiting->bias && Area(waiting->bias).meets(to));
+  }
+
   // Whether a product that touches these must come after those of the list.
   bool conflicts(const Operand& a, const Operand& b, const Operand& y) const {
     return meets(written, Area(a)) || waits(b, y);
@@ -77,6 +104,9 @@ namespace {
 // Blocks of each problem, one after the other; whole clusters where there are some.
 template <int Tiles, int RT>
 unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
+  // Longest first: those that sum over many rows.
+  std::stable_partition(list.group.at, list.group.at + list.group.count,
+                        [](const SkinnyProblem& p) { return p.kind == SkinnyKind::kTurned; });
   int blocks = 0;
   for (int i = 0; i < list.group.count; ++i) {
     SkinnyProblem& p = list.group.at[i];
@@ -122,16 +152,6 @@ bool is(const Operand& o, DType dtype) {
          o.cols <= kMostBlocks && o.ld <= kMostBlocks;
 }
 
-// The list, with room for one more.
-SkinnyList::Impl& list_for(const Queue& queue, const Operand& a, const Operand& b,
-                           const Operand& y) {
-  SkinnyList::Impl& list = *queue.skinny->impl;
-  if (list.group.count == SkinnyGroup::kMost || list.group.spread_count == SkinnyGroup::kMost ||
-      list.blocks > kMostBlocks || list.conflicts(a, b, y))
-    flush(queue);
-  return list;
-}
-
 void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, const Operand& b,
                  const Operand& y) {
   p.a = a.data;
@@ -154,11 +174,12 @@ void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, cons
 
 // The column of the last problem's y at which `a` begins, where that is a narrow product whose
 // blocks may go on with it; else -1.
-int chained_column(const SkinnyList::Impl& list, const Operand& a) {
+int chained_column(const SkinnyList::Impl& list, const Operand& a, const Operand& y) {
   if (list.group.count == 0 || list.group.spread_count == SkinnyGroup::kMost) return -1;
   const SkinnyProblem& p = list.group.at[list.group.count - 1];
   if (p.kind != SkinnyKind::kNarrow || p.accumulate || p.splits > 1 || p.k > kChainedDepth ||
-      p.m >= kTallRows || p.m != a.rows || p.y_ld != a.ld)
+      p.chunks + divide_up(y.cols, kSpreadCols) > kChainedChunks || p.m >= kTallRows ||
+      p.m != a.rows || p.y_ld != a.ld)
     return -1;
   const int64_t column = a.as<const Bf16>() - static_cast<const Bf16*>(p.y);
   return column >= 0 && column + a.cols <= p.r ? static_cast<int>(column) : -1;
@@ -166,7 +187,9 @@ int chained_column(const SkinnyList::Impl& list, const Operand& a) {
 
 }  // namespace
 
-void flush(const Queue& queue) {
+namespace {
+
+void launch_problems(const Queue& queue) {
   SkinnyList::Impl& list = *queue.skinny->impl;
   if (list.group.count == 0) return;
   if (list.most_rank <= 8)
@@ -177,8 +200,74 @@ void flush(const Queue& queue) {
     launch_list<4>(queue, list);
   else
     launch_list<8>(queue, list);
+  std::optional<SkinnyList::Impl::Waiting> waiting = std::move(list.waiting);
   list = SkinnyList::Impl{};
+  list.waiting = std::move(waiting);
 }
+
+// Where spreads cover all that a waiting product makes, they write and it adds: its sums are in
+// registers then, and y is read where that costs next to nothing.
+bool turn_round(SkinnyList::Impl& list) {
+  if (list.waiting->added_to < list.waiting->y.cols) return false;
+  for (int i = 0; i < list.group.spread_count; ++i) {
+    Spread& s = list.group.spread[i];
+    const Operand to{.data = s.y,
+                     .rows = list.waiting->y.rows,
+                     .cols = s.n,
+                     .ld = s.y_ld,
+                     .dtype = DType::kBF16};
+    if (list.adds_to_waiting(to)) s.accumulate = false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void flush(const Queue& queue) {
+  SkinnyList::Impl& list = *queue.skinny->impl;
+  if (!list.waiting) return launch_problems(queue);
+  const bool last = turn_round(list);
+  SkinnyList::Impl::Waiting waiting = *std::exchange(list.waiting, std::nullopt);
+  waiting.how.accumulate = last;
+  if (last) launch_problems(queue);
+  product(queue, waiting.how, waiting.x, waiting.w, waiting.y, nullptr, waiting.bias);
+  launch_problems(queue);
+}
+
+bool defer_product(const Queue& queue, const Product& p, const Operand& x, const Operand& w,
+                   const Operand& y, const Operand& bias) {
+  if (queue.blas == nullptr || p.trans != Trans::kNT || p.accumulate ||
+      y.elements() < kManyElements || x.rows < kTallRows || !is(x, DType::kBF16) ||
+      w.dtype != DType::kBF16 || !is(y, DType::kBF16))
+    return false;
+  flush(queue);
+  Product how = p;
+  how.bare = true;
+  queue.skinny->impl->waiting = SkinnyList::Impl::Waiting{how, x, w, y, bias};
+  return true;
+}
+
+namespace {
+
+// The list, with room for one more.
+SkinnyList::Impl& list_for(const Queue& queue, const Operand& a, const Operand& b, const Operand& y,
+                           bool adds_to_waiting = false) {
+  SkinnyList::Impl& list = *queue.skinny->impl;
+  const bool adds = adds_to_waiting && list.adds_to_waiting(y);
+  if (!adds && list.must_follow_waiting(a, b, y)) flush(queue);
+  if (list.group.count == SkinnyGroup::kMost || list.group.spread_count == SkinnyGroup::kMost ||
+      list.blocks > kMostBlocks || list.conflicts(a, b, y)) {
+    // What adds to a waiting product is on the list only together with it.
+    if (list.waiting && list.waiting->added_to > 0)
+      flush(queue);
+    else
+      launch_problems(queue);
+  }
+  if (adds && list.waiting) list.waiting->added_to += y.cols;
+  return list;
+}
+
+}  // namespace
 
 bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
                     const Operand& a, const Operand& b, const Operand& y) {
@@ -202,8 +291,9 @@ namespace {
 
 // Of a sum over rows: few columns leave the card empty, many rows are a long way.
 int splits_of_sum(const Queue& queue, int64_t rows, int64_t cols) {
-  const bool worth = rows >= kManyTokens || (rows >= kSplitTokens && cols <= kFewColumns);
-  return queue.arch == Arch::kSm90 && worth ? kSkinnyCluster : 1;
+  if (queue.arch != Arch::kSm90 || rows < kSplitTokens) return 1;
+  if (rows >= kManyTokens) return kSkinnyCluster;
+  return cols <= kFewColumns ? kSkinnyCluster / 2 : 1;
 }
 
 }  // namespace
@@ -241,7 +331,7 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
            .alpha = alpha,
            .accumulate = accumulate};
   SkinnyList::Impl& list = *queue.skinny->impl;
-  s.column = chained_column(list, a);
+  s.column = chained_column(list, a, y);
   if (s.column >= 0 && !list.waits(b, y)) {
     list.add(s);
     list.note(a, b, y);
@@ -252,7 +342,7 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
                         .m = static_cast<int>(y.rows),
                         .r = static_cast<int>(a.cols),
                         .alpha = alpha};
-  put_on_list(list_for(queue, a, b, y), p, a, b, y);
+  put_on_list(list_for(queue, a, b, y, accumulate), p, a, b, y);
   list.add(s);
   return true;
 }

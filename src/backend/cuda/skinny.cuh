@@ -247,57 +247,54 @@ __device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split
   const bool by_rank = p.by_rank;
   const int64_t column_step = by_rank ? p.b_ld : 1, depth_step = by_rank ? 1 : p.b_ld;
   const float* b = static_cast<const float*>(p.b) + g * column_step + first * depth_step;
+  constexpr int kPieces = Tiles * RT == 1 ? 2 : 1;  // on their way at once
   float sums[RT][Tiles][4] = {};
-  uint4 x[RT][2];
-  auto fetch = [&](int at) {
-#pragma unroll
-    for (int rt = 0; rt < RT; ++rt)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        x[rt][half] = uint4{};
-        if (at < k && 16 * rt + 8 * half < rows)
-          x[rt][half] = *reinterpret_cast<const uint4*>(a + (2 * rt + half) * a_step);
-      }
-    a += step;
-  };
-  fetch(first);
 #pragma unroll 1
-  for (int at = first; at - 8 * t < k; at += step) {
-    uint4 now[RT][2];
+  for (int at = first; at - 8 * t < k; at += kPieces * step) {
+    uint4 x[kPieces][RT][2];
+    float w[kPieces][Tiles][8];
 #pragma unroll
-    for (int rt = 0; rt < RT; ++rt) now[rt][0] = x[rt][0], now[rt][1] = x[rt][1];
-    uint32_t fb[Tiles][4];
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const bool inside = at + piece * step < k;
 #pragma unroll
-    for (int j = 0; j < Tiles; ++j) {
-      if (8 * j >= r) break;
-      float w[8] = {};
-      if (at < k && 8 * j + g < r) {
+      for (int i = 0; i < 2 * RT; ++i) {
+        x[piece][i / 2][i % 2] = uint4{};
+        if (inside && 8 * i < rows)
+          x[piece][i / 2][i % 2] = *reinterpret_cast<const uint4*>(a + i * a_step);
+      }
+#pragma unroll
+      for (int j = 0; j < Tiles; ++j) {
+        const bool real = inside && 8 * j + g < r;
         const float* from = b + 8 * j * column_step;
         if (by_rank) {
-          const Pack<float, 4> w0 = load<4>(from), w1 = load<4>(from + 4);
+          const Pack<float, 4> none{};
+          const Pack<float, 4> w0 = real ? load<4>(from) : none,
+                               w1 = real ? load<4>(from + 4) : none;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) w[i] = w0.at[i], w[4 + i] = w1.at[i];
+          for (int i = 0; i < 4; ++i) w[piece][j][i] = w0.at[i], w[piece][j][4 + i] = w1.at[i];
         } else {
 #pragma unroll
-          for (int i = 0; i < 8; ++i) w[i] = from[i * depth_step];
+          for (int i = 0; i < 8; ++i) w[piece][j][i] = real ? from[i * depth_step] : 0.0f;
         }
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) fb[j][i] = pack_bf16(w[2 * i], w[2 * i + 1]);
+      a += step;
+      b += step * depth_step;
     }
-    b += step * depth_step;
-    fetch(at + step);
 #pragma unroll
-    for (int rt = 0; rt < RT; ++rt) {
-      const uint32_t fa[2][4] = {{now[rt][0].x, now[rt][1].x, now[rt][0].y, now[rt][1].y},
-                                 {now[rt][0].z, now[rt][1].z, now[rt][0].w, now[rt][1].w}};
+    for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
       for (int j = 0; j < Tiles; ++j) {
         if (8 * j >= r) break;
-        mma_bf16(sums[rt][j], fa[0], {fb[j][0], fb[j][1]});
-        mma_bf16(sums[rt][j], fa[1], {fb[j][2], fb[j][3]});
+        uint32_t fb[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) fb[i] = pack_bf16(w[piece][j][2 * i], w[piece][j][2 * i + 1]);
+#pragma unroll
+        for (int rt = 0; rt < RT; ++rt) {
+          const uint4 low = x[piece][rt][0], high = x[piece][rt][1];
+          mma_bf16(sums[rt][j], {low.x, high.x, low.y, high.y}, {fb[0], fb[1]});
+          mma_bf16(sums[rt][j], {low.z, high.z, low.w, high.w}, {fb[2], fb[3]});
+        }
       }
-    }
   }
   sum_warps<Tiles, RT>(sums, warp_sums, tile);
   sum_blocks<Tiles>(p.splits, split, tile, 16 * RT, [&](int row, int rank, float sum) {

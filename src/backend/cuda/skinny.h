@@ -27,7 +27,13 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
 bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_rank,
                   const Operand& a, const Operand& b, const Operand& y);
 
-// Launches what is on the list.
+// The same as product(), but that it waits for the next flush() of others: where the list then has
+// wide products that add to all of y, they come first and write, and this one adds to what they
+// wrote. It needs no scratch. False, having done nothing, where y is too small to matter.
+bool defer_product(const Queue& queue, const Product& p, const Operand& x, const Operand& w,
+                   const Operand& y, const Operand& bias);
+
+// Launches what is on the list, and what waits with it.
 void flush(const Queue& queue);
 
 }  // namespace wick::cuda

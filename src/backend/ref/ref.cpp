@@ -92,8 +92,17 @@ std::span<const Candidate> ref_candidates() {
       kernel(Op::kPreferenceLoss, kBwd, "preference_loss_bwd", preference_loss_bwd<S>),
       kernel(Op::kKlHead, kFwd, "kl_head_fwd", kl_head_fwd<S>),
       kernel(Op::kKlHead, kBwd, "kl_head_bwd", kl_head_bwd<S>),
+      kernel(Op::kColumnScale, kFwd, "column_scale_fwd", column_scale_fwd<S>),
+      kernel(Op::kColumnScale, kBwd, "column_scale_bwd", column_scale_bwd<S>),
+      kernel(Op::kColumnNorm, kFwd, "column_norm_fwd", column_norm_fwd<S>),
       kernel(Op::kGradNorm, kFwd, "grad_norm_fwd", grad_norm_fwd<S>),
       kernel(Op::kAdamw, kFwd, "adamw_fwd", adamw_fwd<S>),
+      kernel(Op::kSgd, kFwd, "sgd_fwd", sgd_fwd<S>),
+      kernel(Op::kLion, kFwd, "lion_fwd", lion_fwd<S>),
+      kernel(Op::kMuon, kFwd, "muon_fwd", muon_fwd<S>),
+      kernel(Op::kAdafactor, kFwd, "adafactor_fwd", adafactor_fwd<S>),
+      kernel(Op::kAdamw8, kFwd, "adamw8_fwd", adamw8_fwd<S>),
+      kernel(Op::kSample, kFwd, "sample_fwd", sample_fwd<S>),
       kernel(Op::kCopy, kFwd, "copy_fwd", copy_fwd<S>),
   };
   return kList;

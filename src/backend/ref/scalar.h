@@ -128,9 +128,27 @@ void kl_head_fwd(const StepArgs&);
 template <class S>
 void kl_head_bwd(const StepArgs&);
 template <class S>
+void column_scale_fwd(const StepArgs&);
+template <class S>
+void column_scale_bwd(const StepArgs&);
+template <class S>
+void column_norm_fwd(const StepArgs&);
+template <class S>
 void grad_norm_fwd(const StepArgs&);
 template <class S>
 void adamw_fwd(const StepArgs&);
+template <class S>
+void sgd_fwd(const StepArgs&);
+template <class S>
+void lion_fwd(const StepArgs&);
+template <class S>
+void muon_fwd(const StepArgs&);
+template <class S>
+void adafactor_fwd(const StepArgs&);
+template <class S>
+void adamw8_fwd(const StepArgs&);
+template <class S>
+void sample_fwd(const StepArgs&);
 template <class S>
 void copy_fwd(const StepArgs&);
 

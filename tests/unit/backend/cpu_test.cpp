@@ -63,10 +63,12 @@ TEST(CpuLinear, Backward) {
 // What a row becomes does not depend on the rows beside it.
 TEST(CpuLinear, RowsAreIndependent) {
   Rng rng(3);
-  for (DType dtype : {DType::kF32, DType::kBF16})
+  for (auto [dtype, rests] : {std::array{DType::kF32, DType::kF32},
+                              {DType::kF32, DType::kBF16},
+                              {DType::kBF16, DType::kF32}})
     for (int64_t k : {100, 700}) {
-      const int64_t n = 50;
-      Matrix x = normal(rng, 60, k, 1, dtype), w = normal(rng, n, k);
+      const int64_t n = 70;
+      Matrix x = normal(rng, 60, k, 1, dtype), w = normal(rng, n, k, 1, rests);
       for (cpu::Rung rung : working_rungs()) {
         Call call{.op = Op::kLinear,
                   .attr = LinearAttr{},
@@ -80,6 +82,30 @@ TEST(CpuLinear, RowsAreIndependent) {
         EXPECT_TRUE(std::equal(some.values.begin(), some.values.end(), all.values.end() - 23 * n));
       }
     }
+}
+
+// Every bit of an f32 takes part, beside weights in bf16 too, whatever its size.
+TEST(CpuLinear, KeepsEveryBit) {
+  Rng rng(13);
+  const int64_t m = 40, k = 70, n = 66;
+  Matrix x{m, k, DType::kF32, std::vector<float>(static_cast<size_t>(m * k)), {}};
+  Matrix w{n, k, DType::kBF16, std::vector<float>(static_cast<size_t>(n * k), 0.5f), {}};
+  for (int64_t i = 0; i < m; ++i)
+    x.values[static_cast<size_t>(i * k + i)] =
+        std::ldexp(1 + rng.uniform(), static_cast<int>(rng.below(220)) - 95);
+  x.values[3 * k + 3] = -INFINITY;
+  x.values[4 * k + 4] = 0x1.fffffep127f;
+  for (cpu::Rung rung : working_rungs()) {
+    const Matrix y = run_cpu({.op = Op::kLinear,
+                              .attr = LinearAttr{},
+                              .in = {x, w, absent()},
+                              .out = {normal(rng, m, n)}},
+                             rung, 2)[0];
+    for (int64_t i = 0; i < m; ++i)
+      EXPECT_EQ(y.values[static_cast<size_t>(i * n + i)],
+                0.5f * x.values[static_cast<size_t>(i * k + i)])
+          << cpu::rung_name(rung);
+  }
 }
 
 // A store in bf16 is to_bf16() to the bit: ties to even, subnormals, infinities, NaN.

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "adapter/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "text/regex.h"
+
+namespace wick {
+
+namespace {
+
+bool matches_whole(const std::string& expression, const std::string& module,
+                   const std::string& where) {
+  const Regex regex("^(?:" + expression + ")$", where);
+  return Regex::Search(regex, module).find(0).has_value();
+}
+
+[[noreturn]] void fail_unknown(const std::string& target, std::span<const LinearInfo> linears,
+                               const char* option, bool whole) {
+  std::set<std::string> names;
+  if (!whole) names.insert("all-linear");
+  for (const LinearInfo& l : linears)
+    if (whole ? l.kind != ModuleKind::kLinear : l.kind != ModuleKind::kGain)
+      names.insert(last_part(l.module));
+  std::string near = nearest_name(target, names), all;
+  for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
+  fail(ErrorCode::kInvalidArgument, option, ": the model has no ", whole ? "module" : "linear",
+       is_expression(target) ? " that matches " : " called ", target,
+       near.empty() ? "" : cat("; did you mean ", near, "?"), " (there are ", all, ")");
+}
+
+}  // namespace
+
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+bool module_matches(const std::string& module, const std::string& target) {
+  if (module == target) return true;
+  return module.size() > target.size() + 1 &&
+         module.compare(module.size() - target.size(), target.size(), target) == 0 &&
+         module[module.size() - target.size() - 1] == '.';
+}
+
+bool is_expression(const std::string& target) {
+  return target.find_first_of("\\^$*+?()[]{}|") != std::string::npos;
+}
+
+bool target_matches(const std::string& target, const std::string& module,
+                    const std::string& where) {
+  return is_expression(target) ? matches_whole(target, module, where)
+                               : module_matches(module, target);
+}
+
+template <typename T>
+T by_pattern(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module,
+             T otherwise, const std::string& where) {
+  for (const auto& [pattern, value] : patterns)
+    if (matches_whole("(?:.*\\.)?(?:" + pattern + ")", module, where)) return value;
+  return otherwise;
+}
+template int64_t by_pattern(const std::vector<std::pair<std::string, int64_t>>&, const std::string&,
+                            int64_t, const std::string&);
+template double by_pattern(const std::vector<std::pair<std::string, double>>&, const std::string&,
+                           double, const std::string&);
+
+float lora_scale(double alpha, int64_t rank, bool rslora) {
+  const double r = static_cast<double>(rank);
+  return static_cast<float>(alpha / (rslora ? std::sqrt(r) : r));
+}
+
+void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
+                    std::vector<LoraModule>& adapted, std::vector<WholeModule>& whole) {
+  int64_t layers = 0;
+  for (const LinearInfo& l : linears) layers = std::max(layers, l.layer + 1);
+  if (o.num_layers > layers)
+    fail(ErrorCode::kInvalidArgument, "--num-layers is ", o.num_layers, ", but the model has ",
+         layers, " layers; use -1 for all");
+  for (int64_t layer : o.layers_to_transform)
+    if (layer < 0 || layer >= layers)
+      fail(ErrorCode::kInvalidArgument, "--layers-to-transform names layer ", layer,
+           ", but the model has layers 0 to ", layers - 1);
+  // 0 means all as well, as users of mlx-lm know it.
+  const int64_t first_layer = o.num_layers > 0 ? layers - o.num_layers : 0;
+
+  auto any = [](const std::vector<std::string>& targets, const std::string& module,
+                const char* where) {
+    return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+      return target_matches(target, module, where);
+    });
+  };
+  auto all_known = [&](const std::vector<std::string>& targets, const char* option, bool wholes) {
+    for (const std::string& target : targets) {
+      if (target == "all-linear" && !wholes) continue;
+      const bool known = std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& l) {
+        return (wholes || l.kind != ModuleKind::kGain) && target_matches(target, l.module, option);
+      });
+      if (!known) fail_unknown(target, linears, option, wholes);
+    }
+  };
+  all_known(o.targets, "--targets", false);
+  all_known(o.modules_to_save, "--modules-to-save", true);
+  all_known(o.exclude_modules, "--exclude-modules", false);
+  const bool all_linear =
+      std::find(o.targets.begin(), o.targets.end(), "all-linear") != o.targets.end();
+  for (const LinearInfo& l : linears) {
+    if (any(o.modules_to_save, l.module, "--modules-to-save")) {
+      if (l.kind == ModuleKind::kLinear)
+        fail(ErrorCode::kUnsupported, "--modules-to-save names the linear ", l.module,
+             "; norms, embed_tokens and lm_head are trained whole beside an adapter, a linear by "
+             "--targets with a high --rank, or by --fine-tune-type full");
+      whole.push_back({l});
+      continue;
+    }
+    if (l.kind == ModuleKind::kGain) continue;
+    const bool wanted =
+        (all_linear && l.kind == ModuleKind::kLinear) || any(o.targets, l.module, "--targets");
+    const bool chosen = o.layers_to_transform.empty() ||
+                        std::find(o.layers_to_transform.begin(), o.layers_to_transform.end(),
+                                  l.layer) != o.layers_to_transform.end();
+    if (!wanted || !chosen || any(o.exclude_modules, l.module, "--exclude-modules")) continue;
+    if (l.layer >= 0 && l.layer < first_layer) continue;
+    LoraModule m{l};
+    m.rank = by_pattern(o.rank_pattern, l.module, o.rank, "--rank-pattern");
+    if (m.rank < 1)
+      fail(ErrorCode::kInvalidArgument, "--rank-pattern gives ", l.module, " the rank ", m.rank,
+           ", wanted at least 1");
+    const double alpha =
+        by_pattern(o.alpha_pattern, l.module, static_cast<double>(o.alpha), "--alpha-pattern");
+    m.scale = lora_scale(alpha, m.rank, o.rslora);
+    m.dropout = l.kind == ModuleKind::kEmbedding ? 0.0f : o.dropout;
+    adapted.push_back(std::move(m));
+  }
+}
+
+}  // namespace wick

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// EventFile: scalars in a file that TensorBoard reads: TFRecord frames around Event messages.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace wick {
+
+class EventFile {
+ public:
+  // A new file in `folder`, which is made. With `from_step` > 0 TensorBoard forgets what earlier
+  // files say of later steps. Throws: kIo.
+  EventFile(const std::filesystem::path& folder, int64_t from_step);
+
+  using Scalar = std::pair<const char*, double>;  // tag, value
+  // Throws: kIo.
+  void add(int64_t step, std::span<const Scalar> scalars);
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void write_event(int64_t step, int field, const std::string& message);
+
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+// One frame: length, its checksum, the bytes, theirs.
+std::string tf_record(const std::string& bytes);
+
+}  // namespace wick

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run tells other programs: the JSON of its events, and Watch, which writes them to a file
+// of JSON lines and to TensorBoard, and calls a command at each look at the held-out rows.
+#pragma once
+
+#include <memory>
+
+#include "api/event_file.h"
+#include "io/json.h"
+#include "wick/trainer.h"
+
+namespace wick {
+
+Json step_event(const StepReport& report);
+Json eval_event(const EvalReport& report);
+Json save_event(const SaveReport& report);
+
+class Watch {
+ public:
+  // `first_update` is what a resumed run has behind it: of an older file of metrics later lines are
+  // dropped, since they come again. Throws: kIo.
+  Watch(const TrainOptions& options, int64_t first_update);
+
+  // The same callbacks, with the watching before each. The arguments must outlive the result.
+  TrainCallbacks around(const TrainCallbacks& callbacks);
+
+ private:
+  void line(const Json& event);
+  void run_hook(const EvalReport& report, const TrainCallbacks& callbacks) const;
+
+  const TrainOptions& options_;
+  std::ofstream metrics_;
+  std::unique_ptr<EventFile> board_;
+};
+
+// Runs `command` in a shell with `input` as its standard input; what it prints goes to standard
+// error. "" when it returns 0, else what went wrong. Ends it and its children after `seconds`.
+std::string run_command(const std::string& command, const std::string& input, double seconds);
+
+}  // namespace wick

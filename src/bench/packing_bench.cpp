@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of mixed length trained in packs, padded to the longest row of their batch, and padded with
+// the rows sorted by length: the same rows, the same step, the same arithmetic per token slot.
+// Where a padded batch is run as others run it, its padding goes through the head as well; wick's
+// own step would leave that out, which is a row of its own.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/rng.h"
+#include "bench/context.h"
+#include "train/step.h"
+
+namespace wick {
+
+namespace {
+
+constexpr int64_t kRows = 64, kBatch = 8, kLongest = 2048, kMedian = 120, kWidth = 16;
+constexpr uint64_t kLengthStream = 0x6c656e67;
+
+// Log-normal lengths with σ = 1, cut at the limit; every token but the first is trained.
+ExampleSet mixed_rows(const BenchContext& c) {
+  std::vector<Example> rows;
+  for (int64_t r = 0; r < kRows; ++r) {
+    Rng rng(mix_key(mix_key(c.options.seed, kLengthStream), static_cast<uint64_t>(r)));
+    const double drawn = static_cast<double>(kMedian) * std::exp(static_cast<double>(rng.normal()));
+    const int64_t length =
+        std::clamp(static_cast<int64_t>(std::lround(drawn)), int64_t{2}, kLongest);
+    Example e;
+    for (int64_t p = 0; p < length; ++p)
+      e.ids.push_back(bench_id(c.options.seed, r, p, c.config().vocab));
+    e.trained.assign(e.ids.size(), 1);
+    e.trained[0] = 0;
+    e.full_length = length;
+    rows.push_back(std::move(e));
+  }
+  return ExampleSet::from_examples(std::move(rows), "rows of mixed length");
+}
+
+// The rows side by side, each with as many slots as the longest: the padding attends like the rest
+// of its row. With `whole_head` it also predicts something, for the time that takes.
+Pack padded_pack(const ExampleSet& set, std::span<const int64_t> rows, bool whole_head) {
+  int64_t width = 0;
+  for (int64_t row : rows) width = std::max(width, row_size(set[row]).tokens);
+  width = (width + kWidth - 1) / kWidth * kWidth;
+  Pack pack;
+  for (int64_t row : rows) {
+    const Example& e = set[row];
+    const int64_t used = row_size(e).tokens;
+    const auto start = static_cast<int32_t>(pack.ids.size());
+    for (int64_t i = 0; i < width; ++i) {
+      const auto slot = static_cast<int32_t>(pack.ids.size());
+      pack.ids.push_back(i < used ? e.ids[static_cast<size_t>(i)] : 0);
+      pack.positions.push_back(static_cast<int32_t>(i));
+      pack.begin.push_back(start);
+      pack.end.push_back(slot + 1);
+      if (i >= used && !whole_head) continue;
+      pack.rows.push_back(slot);
+      pack.targets.push_back(i < used ? e.ids[static_cast<size_t>(i + 1)] : 0);
+      pack.segment.push_back(static_cast<int32_t>(pack.examples.size()));
+    }
+    pack.examples.push_back(row);
+  }
+  pack.used_tokens = static_cast<int64_t>(pack.ids.size());
+  pack.used_targets = static_cast<int64_t>(pack.targets.size());
+  pack.keys.assign(2 * pack.ids.size(), 0);
+  return pack;
+}
+
+class PackingCase {
+ public:
+  explicit PackingCase(const BenchContext& c) : c_(c), config_(c.config()), set_(mixed_rows(c)) {
+    // Time does not care whether the model has learned positions that far.
+    config_.max_positions = std::max(config_.max_positions, kLongest);
+    ms_.resize(static_cast<size_t>(c.options.effort.iters > 0 ? c.options.effort.iters : 2));
+    LoraOptions lora;
+    lora.rank = c.options.rank;
+    lora.alpha = 2.0f * static_cast<float>(c.options.rank);
+    lora.targets = c.options.targets;
+    adapter_.emplace(Adapter::create(lora, adaptable_linears(c.config())));
+    for (int64_t i = 0; i < set_.size(); ++i) useful_ += row_size(set_[i]).tokens;
+  }
+
+  void packed() {
+    const Order order(set_, kBatch, c_.options.seed, true);
+    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once());
+    const std::vector<int64_t> sizes = smaller_sizes(set_, order, limits, true);
+    slots_ = count_slots(set_, order, limits, sizes, true).packed;
+    TrainStep step = make_step(limits, sizes);
+    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
+      const std::vector<Pack> packs =
+          pack_rows(set_, order.update(u), limits, c_.options.seed, 0, true);
+      time_update(step, packs);
+    }
+    emit("packed");
+  }
+
+  void padded(const char* what, bool sorted, bool whole_head) {
+    std::vector<int64_t> rows(static_cast<size_t>(set_.size()));
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+    const Order order(set_, kBatch, c_.options.seed, true);
+    if (sorted)
+      std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) {
+        return set_[a].ids.size() < set_[b].ids.size();
+      });
+    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
+      std::vector<int64_t> batch = order.update(u);
+      if (sorted) batch.assign(rows.begin() + u * kBatch, rows.begin() + (u + 1) * kBatch);
+      const std::vector<Pack> packs = {padded_pack(set_, batch, whole_head)};
+      const PackLimits limits = {static_cast<int64_t>(packs[0].ids.size()),
+                                 static_cast<int64_t>(packs[0].targets.size())};
+      TrainStep step = make_step(limits, {});
+      slots_ += limits.tokens;
+      time_update(step, packs);
+    }
+    emit(what);
+  }
+
+ private:
+  TrainStep make_step(const PackLimits& limits, const std::vector<int64_t>& sizes) {
+    StepOptions s;
+    s.limits = limits;
+    s.positions = kLongest;
+    TrainStep step(config_, c_.weights(), train_adapter(*adapter_), s);
+    step.add_sizes(c_.weights(), sizes);
+    step.compile(c_.backend(), c_.weights());
+    step.set_params(adapter_->initial_params(c_.options.seed));
+    return step;
+  }
+
+  void time_update(TrainStep& step, const std::vector<Pack>& packs) {
+    int64_t targets = 0;
+    for (const Pack& pack : packs) targets += pack.used_targets;
+    const float weight = 1.0f / static_cast<float>(targets);
+    for (size_t i = 0; i <= ms_.size(); ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      step.step(packs, weight, {});
+      const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
+      if (i > 0) ms_[i - 1] += ms.count();
+    }
+  }
+
+  void emit(const char* what) {
+    BenchResult r;
+    r.bench = "packing";
+    r.what = what;
+    r.batch = kBatch;
+    r.seq = kLongest;
+    r.rank = c_.options.rank;
+    r.targets = joined(c_.options.targets);
+    r.ms = summarize(ms_);
+    if (packed_ms_ == 0) packed_ms_ = r.ms.median;
+    r.more["slots"] = slots_;
+    r.more["fill"] = static_cast<double>(useful_) / static_cast<double>(slots_);
+    r.more["packed_is_faster"] = r.ms.median / packed_ms_;
+    c_.emit(std::move(r), static_cast<double>(useful_));
+    std::fill(ms_.begin(), ms_.end(), 0.0);
+    slots_ = 0;
+  }
+
+  const BenchContext& c_;
+  ModelConfig config_;
+  ExampleSet set_;
+  std::optional<Adapter> adapter_;
+  int64_t useful_ = 0, slots_ = 0;
+  double packed_ms_ = 0;
+  std::vector<double> ms_;  // of a pass over all rows
+};
+
+}  // namespace
+
+void bench_packing(const BenchContext& c) {
+  PackingCase packing(c);
+  packing.packed();
+  packing.padded("padded to the longest row", false, true);
+  packing.padded("the same, no padding in the head", false, false);
+  packing.padded("padded, sorted by length", true, true);
+}
+
+}  // namespace wick

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/check.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "data/check_row.h"
+#include "data/inspect.h"
+#include "data/row.h"
+#include "data/source.h"
+#include "text/unicode.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Two 64-bit keys: a row is dropped on the word of this, so a chance hit must not happen.
+using RowKey = std::pair<uint64_t, uint64_t>;
+
+RowKey key_of(std::string_view bytes) {
+  RowKey key{1, 2};
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    uint64_t word = 0;
+    for (size_t b = i; b < std::min(i + 8, bytes.size()); ++b)
+      word = word << 8 | static_cast<uint8_t>(bytes[b]);
+    key.first = mix_key(key.first, word);
+    key.second = mix_key(key.second, ~word);
+  }
+  return {mix_key(key.first, bytes.size()), key.second};
+}
+
+RowKey key_of(const Example& e) {
+  return key_of({reinterpret_cast<const char*>(e.ids.data()), e.ids.size() * sizeof(e.ids[0])});
+}
+
+struct Place {
+  std::string split;
+  size_t file = 0;
+  int64_t line = 0;
+};
+
+class Checker {
+ public:
+  Checker(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const DataOptions& options,
+          const std::string& fix)
+      : options_(with_text(options)), encoder_(tokenizer, chat_template, options_), fix_(fix) {}
+
+  void split(std::span<const DataSource> sources, const std::string& name) {
+    files_.clear();
+    result_.splits.push_back({.split = name});
+    lengths_.clear();
+    if (!fix_.empty()) out_ = std::make_unique<AtomicFile>(fs::path(fix_) / (name + ".jsonl"));
+    for (const DataSource& source : sources) {
+      if (!ExampleSet::has_split(source.path, name)) continue;
+      const fs::path path = file_of_split(source.path, name);
+      file(path);
+      if (path == source.path) continue;
+      for (const fs::path& other : files_of_split(source.path, name))
+        if (other != path)
+          add("ignored_file", 0,
+              cat("is read as the ", name, " split; ", other.filename().string(),
+                  " beside it is not read"));
+    }
+    finish_split();
+  }
+
+  DataCheck finish() {
+    for (const auto& [what, count] : fixes_)
+      result_.fixes.push_back(cat(count, count == 1 ? " row: " : " rows: ", what));
+    return std::move(result_);
+  }
+
+ private:
+  static DataOptions with_text(DataOptions options) {
+    options.keep_text = true;
+    return options;
+  }
+
+  DataSplit& report() { return result_.splits.back(); }
+
+  void add(const char* kind, int64_t line, std::string what) {
+    result_.findings.push_back({kind, files_.back(), line, std::move(what)});
+  }
+
+  void file(const fs::path& path) {
+    files_.push_back(path.string());
+    all_files_.push_back(path.string());
+    report().files.push_back(path.string());
+    said_.clear();
+    file_format_.clear();
+    const int64_t before = report().rows_read;
+    const size_t first = result_.findings.size();
+    try {
+      for_each_row(path,
+                   {.row = [&](int64_t line, Json&& value) { row(line, std::move(value)); },
+                    .bad = [&](int64_t line, const std::string& what,
+                               std::string_view text) { bad(line, what, text); },
+                    .blank = [&](int64_t line) { add("blank_line", line, "the line is blank"); }});
+    } catch (const Error& e) {
+      // Of the file as a whole: a header that is none, a line without end.
+      std::string what = e.what();
+      if (what.starts_with(files_.back() + ": ")) what.erase(0, files_.back().size() + 2);
+      add("unreadable", 0, what);
+    }
+    if (report().rows_read == before) add("unreadable", 0, "the file has no rows");
+    std::stable_sort(result_.findings.begin() + static_cast<std::ptrdiff_t>(first),
+                     result_.findings.end(),
+                     [](const DatasetIssue& a, const DatasetIssue& b) { return a.line < b.line; });
+  }
+
+  void bad(int64_t line, const std::string& what, std::string_view text) {
+    ++report().rows_read;
+    if (!unicode::is_valid(text))
+      add("not_utf8", line, "bytes that are not UTF-8; was the file saved in another encoding?");
+    else
+      add("unreadable", line, what);
+    dropped("unreadable, left out");
+  }
+
+  void row(int64_t line, Json&& value) {
+    ++report().rows_read;
+    RowCheck check = check_row_text(value, options_);
+    for (auto& [kind, what] : check.findings) add(kind, line, std::move(what));
+    const Json original = value;
+    std::vector<DataIssue> issues;
+    Example example;
+    try {
+      example = encoder_.encode(readable_row(std::move(value), options_), false, issues);
+    } catch (const Error& e) {
+      add(e.code() == ErrorCode::kCorruptFile ? "wrong_type" : "template_error", line, e.what());
+      return dropped("cannot be used, left out");
+    }
+    for (const DataIssue& issue : issues) {
+      const bool whole = issue.line == RowEncoder::kWholeFile;
+      if (whole && !said_.insert(issue.what).second) continue;
+      add(issue.kind == DataIssueKind::kNoStopToken ? "no_stop_token" : "template_problem",
+          whole ? 0 : line, issue.what);
+    }
+    if (std::string lost = lost_system_message(original, example.text, options_); !lost.empty())
+      add("system_dropped", line, std::move(lost));
+    mixed(line, row_format_name(example.format));
+    const bool trained = count(line, example);
+    const bool seen = seen_before(line, example, original);
+    if (!trained) return dropped("without trained tokens, left out");
+    if (seen) return;
+    write(check.changed ? check.repaired : original);
+    if (check.changed) ++fixes_["characters repaired"];
+  }
+
+  // Lengths and trained tokens; false where nothing is trained.
+  bool count(int64_t line, const Example& example) {
+    const int64_t limit = options_.max_seq_length;
+    const int64_t kept = std::min(limit, example.full_length);
+    const auto cut = example.trained.begin() + static_cast<std::ptrdiff_t>(kept);
+    auto is_trained = [](uint8_t t) { return t != 0; };
+    const int64_t trained = std::count_if(example.trained.begin(), cut, is_trained);
+    lengths_.push_back(example.full_length);
+    if (example.full_length > limit) {
+      ++report().rows_over_limit;
+      add("over_limit", line,
+          cat("the row has ", example.full_length, " tokens and is cut to ", limit, "; ",
+              std::count_if(cut, example.trained.end(), is_trained), " trained tokens are lost"));
+    }
+    if (trained == 0) {
+      add("no_trained_token", line, "the row has no trained token and is left out");
+      return false;
+    }
+    ++report().rows;
+    report().tokens += kept;
+    report().trained_tokens += trained;
+    ++report().formats[row_format_name(example.format)];
+    return true;
+  }
+
+  void mixed(int64_t line, const std::string& format) {
+    if (file_format_.empty()) {
+      file_format_ = format;
+      format_line_ = line;
+    } else if (format != file_format_) {
+      add("mixed_formats", line,
+          cat("a row of ", format, " in a file that begins with ", file_format_, " (line ",
+              format_line_, ")"));
+    }
+  }
+
+  std::string shown(const Place& place) const {
+    return cat(all_files_[place.file], ":", place.line);
+  }
+
+  // Whether the row was there before, so that a cleaned copy leaves it out.
+  bool seen_before(int64_t line, const Example& example, const Json& original) {
+    const Place here{report().split, all_files_.size() - 1, line};
+    auto [exact, fresh] = exact_.emplace(key_of(example), here);
+    auto [near, new_fold] = near_.emplace(key_of(row_words(original, options_)), here);
+    if (!fresh) {
+      const bool same_split = exact->second.split == here.split;
+      add(same_split ? "duplicate" : "overlap", line,
+          cat("has the same tokens as ", shown(exact->second),
+              same_split ? "" : cat(" of the ", exact->second.split, " split")));
+      dropped(same_split ? "the same as an earlier one, left out"
+                         : "also in another split, left out");
+      return true;
+    }
+    if (!new_fold) {
+      const bool same_split = near->second.split == here.split;
+      add(same_split ? "near_duplicate" : "near_overlap", line,
+          cat("differs from ", shown(near->second), " only in case and white space",
+              same_split ? "" : cat(" (the ", near->second.split, " split)")));
+    }
+    return false;
+  }
+
+  void dropped(const char* why) {
+    if (out_) ++fixes_[why];
+  }
+
+  void write(const Json& value) {
+    if (!out_) return;
+    out_->write(dump_json(value) + "\n");
+    ++report().rows_written;
+  }
+
+  void finish_split() {
+    DataSplit& s = report();
+    const NumberStats stats = number_stats(lengths_);
+    s.shortest = stats.min;
+    s.median = stats.p50;
+    s.p90 = stats.p90;
+    s.longest = stats.max;
+    s.lengths = lengths_;
+    if (out_) {
+      out_->commit();
+      out_.reset();
+      s.written = (fs::path(fix_) / (s.split + ".jsonl")).string();
+    }
+  }
+
+  const DataOptions options_;
+  RowEncoder encoder_;
+  std::string fix_;
+  DataCheck result_;
+  std::vector<std::string> files_;      // of this split
+  std::vector<std::string> all_files_;  // of all; Place counts in them
+  std::vector<int64_t> lengths_;
+  std::set<std::string> said_;  // of a whole file
+  std::string file_format_;
+  int64_t format_line_ = 0;
+  std::map<RowKey, Place> exact_, near_;
+  std::map<std::string, int64_t> fixes_;
+  std::unique_ptr<AtomicFile> out_;
+};
+
+}  // namespace
+
+DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
+                     const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                     const DataOptions& options, const std::string& fix) {
+  if (!fix.empty()) {
+    make_folder(fix);
+    for (const DataSource& source : sources) {
+      std::error_code ignored;
+      const fs::path path = source.path;
+      if (fs::equivalent(fix, fs::is_directory(path) ? path : path.parent_path(), ignored))
+        fail(ErrorCode::kInvalidArgument, "--fix ", fix,
+             ": is the folder of the data itself; name another one");
+    }
+  }
+  Checker checker(tokenizer, chat_template, options, fix);
+  bool any = false;
+  for (const std::string& split : splits) {
+    if (std::none_of(sources.begin(), sources.end(), [&](const DataSource& source) {
+          return ExampleSet::has_split(source.path, split);
+        }))
+      continue;
+    any = true;
+    checker.split(sources, split);
+  }
+  if (!any) file_of_split(sources[0].path, splits.front());
+  return checker.finish();
+}
+
+}  // namespace wick

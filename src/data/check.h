@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that is wrong with a data set, found in one go: what `wick data` says. A row that
+// cannot be read is a finding here, not the end.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace wick {
+
+// Checks the splits, train first. With `fix` it also writes a cleaned copy of each as
+// <fix>/<split>.jsonl; the folder must be none of the sources.
+// Throws: kNotFound where no source has a split of these; kIo; kInvalidArgument for wrong options.
+DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
+                     const Tokenizer& tokenizer, const ChatTemplate* chat_template,
+                     const DataOptions& options, const std::string& fix);
+
+}  // namespace wick

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/check_row.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "data/text_problems.h"
+
+namespace wick {
+namespace {
+
+constexpr const char* kWhiteSpace = " \t\r\n\v\f";
+constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
+
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(kWhiteSpace) == std::string::npos;
+}
+
+// Every string of a value, with its place: "messages[0].content".
+template <typename Visit>
+void walk_strings(Json& value, const std::string& place, Visit&& visit) {
+  if (value.is_string()) return visit(value, place);
+  if (value.is_array())
+    for (size_t i = 0; i < value.size(); ++i)
+      walk_strings(value[i], cat(place, "[", i, "]"), visit);
+  if (value.is_object())
+    for (auto& item : value.items())
+      walk_strings(item.value(), place.empty() ? item.key() : cat(place, ".", item.key()), visit);
+}
+
+std::string role_of(const Json& message) {
+  const Json* role = find_member(message, "role");
+  return role != nullptr && role->is_string() ? role->get<std::string>() : "";
+}
+
+// The content where it is a text; null for parts, null and absent ones.
+const std::string* content_of(const Json& message) {
+  const Json* content = find_member(message, "content");
+  return content != nullptr && content->is_string() ? &content->get_ref<const std::string&>()
+                                                    : nullptr;
+}
+
+bool is_system(const std::string& role) { return role == "system" || role == "developer"; }
+
+void check_messages(const Json& messages, const std::string& key, bool whole, RowCheck& check) {
+  auto add = [&](const char* kind, auto&&... parts) {
+    check.findings.emplace_back(kind, cat(parts...));
+  };
+  std::string before;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const std::string role = role_of(messages[i]);
+    if (role.empty()) return;  // the encoder says so
+    const std::string place = cat(key, "[", i, "]");
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+      const std::string near =
+          nearest_name(role, std::vector<std::string>{kRoles.begin(), kRoles.end()});
+      add("unknown_role", place, ".role is \"", role, "\", wanted system, user, assistant or tool",
+          near.empty() ? "" : cat("; did you mean ", near, "?"));
+    } else if (is_system(role)) {
+      if (i > 0) add("role_order", place, ": a ", role, " message that is not the first");
+    } else if (role == "user" && before == "user") {
+      add("role_order", place, ": a user message after a user message");
+    } else if (role == "assistant" && before == "assistant") {
+      add("role_order", place, ": an assistant message after an assistant message");
+    } else if (role == "assistant" && whole && (before.empty() || is_system(before))) {
+      add("role_order", place, ": an assistant message before any user message");
+    } else if ((role == "tool" || role == "function") && before != "assistant" && before != role) {
+      add("role_order", place, ": a ", role, " message that follows no assistant message");
+    }
+    const std::string* content = content_of(messages[i]);
+    if (role == "assistant" && content != nullptr && is_blank(*content) &&
+        find_member(messages[i], "tool_calls") == nullptr)
+      add("empty_answer", place, ": the assistant's message is empty");
+    before = role;
+  }
+  if (whole && !messages.empty() && before != "assistant")
+    add("unanswered", "the conversation ends with a message of the ", before,
+        ", so what stands after the last answer is not trained");
+}
+
+const Json* messages_of(const Json& row, const DataOptions& options) {
+  const Json* messages = find_member(row, options.messages_key);
+  return messages != nullptr && messages->is_array() ? messages : nullptr;
+}
+
+}  // namespace
+
+RowCheck check_row_text(const Json& row, const DataOptions& options) {
+  RowCheck check;
+  auto add = [&](const char* kind, auto&&... parts) {
+    check.findings.emplace_back(kind, cat(parts...));
+  };
+  check.repaired = row;
+  walk_strings(check.repaired, "", [&](Json& value, const std::string& place) {
+    TextProblems p = text_problems(value.get_ref<const std::string&>());
+    if (!p.any()) return;
+    if (p.controls > 0)
+      add("control_character", place, ": ", p.controls, " control characters (NUL or the like)");
+    if (p.replacements > 0)
+      add("replacement_character", place, ": ", p.replacements,
+          " times U+FFFD, which stands for bytes that were lost");
+    if (p.mojibake > 0)
+      add("mojibake", place, ": ", p.mojibake, " characters read in a wrong encoding, such as \"",
+          p.first_mojibake, "\"");
+    if (p.controls + p.mojibake == 0) return;
+    value = std::move(p.repaired);
+    check.changed = true;
+  });
+  if (!row.is_object()) return check;
+
+  if (const Json* messages = messages_of(row, options))
+    check_messages(*messages, options.messages_key, true, check);
+  for (const std::string& key : {options.completion_key, std::string("chosen")})
+    if (const Json* answer = find_member(row, key)) {
+      if (answer->is_string() && is_blank(answer->get_ref<const std::string&>()))
+        add("empty_answer", '"', key, "\" is empty");
+      if (answer->is_array()) check_messages(*answer, key, false, check);
+    }
+  const Json* text = find_member(row, options.text_key);
+  if (text != nullptr && text->is_string() && is_blank(text->get_ref<const std::string&>()))
+    add("empty_answer", '"', options.text_key, "\" is empty");
+  const Json *chosen = find_member(row, "chosen"), *rejected = find_member(row, "rejected");
+  if (chosen != nullptr && rejected != nullptr && *chosen == *rejected)
+    add("same_answers", "\"chosen\" and \"rejected\" are the same, so the pair teaches nothing");
+  return check;
+}
+
+Json readable_row(Json&& row, const DataOptions& options) {
+  if (row.is_object() && find_member(row, "chosen") != nullptr &&
+      find_member(row, "rejected") != nullptr &&
+      find_member(row, options.completion_key) == nullptr)
+    row[options.completion_key] = row["chosen"];
+  return std::move(row);
+}
+
+std::string row_words(const Json& row, const DataOptions& options) {
+  const std::string keys[] = {options.prompt_key, options.completion_key,
+                              options.text_key,   options.messages_key,
+                              "chosen",           "rejected"};
+  std::string words;
+  for (const std::string& key : keys) {
+    const Json* member = find_member(row, key);
+    if (member == nullptr) continue;
+    Json copy = *member;
+    walk_strings(copy, key, [&](Json& value, const std::string& place) {
+      words += cat(place, '\x1f', folded(value.get_ref<const std::string&>()), '\x1e');
+    });
+  }
+  return words;
+}
+
+std::string lost_system_message(const Json& row, const std::string& text,
+                                const DataOptions& options) {
+  const Json* messages = messages_of(row, options);
+  if (messages == nullptr) return {};
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    const std::string* content = content_of(message);
+    if (!is_system(role_of(message)) || content == nullptr || is_blank(*content)) continue;
+    const size_t begin = content->find_first_not_of(kWhiteSpace);
+    const size_t end = content->find_last_not_of(kWhiteSpace) + 1;
+    if (text.find(content->substr(begin, end - begin)) == std::string::npos)
+      return cat("the chat template leaves out ", options.messages_key, "[", i, "], a ",
+                 role_of(message), " message");
+  }
+  return {};
+}
+
+}  // namespace wick

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can be said of one row before and after it is tokens, for data/check.h.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace wick {
+
+struct RowCheck {
+  std::vector<std::pair<const char*, std::string>> findings;  // kind, what
+  bool changed = false;                                       // `repaired` differs from the row
+  Json repaired;
+};
+
+// Characters, empty answers, roles and their order. Rows of wrong types are let pass: encoding them
+// says what is wrong.
+RowCheck check_row_text(const Json& row, const DataOptions& options);
+
+// The row as the encoder reads it: a preference row is its prompt with the chosen answer.
+Json readable_row(Json&& row, const DataOptions& options);
+
+// What the row says, in lower case and with single blanks.
+std::string row_words(const Json& row, const DataOptions& options);
+
+// What is to be said where the template left the row's system message out of `text`; else "".
+std::string lost_system_message(const Json& row, const std::string& text,
+                                const DataOptions& options);
+
+}  // namespace wick

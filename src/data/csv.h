@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// CSV as RFC 4180 has it, record by record.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace wick {
+
+struct CsvRecord {
+  int64_t line = 0;  // on which it begins, from 1
+  std::vector<std::string> fields;
+  std::string_view text;  // its bytes
+  bool blank = false;     // an empty line
+  std::string problem;    // not empty: what is wrong with it
+};
+
+class CsvReader {
+ public:
+  // `text` must outlive it. A byte order mark is passed over.
+  explicit CsvReader(std::string_view text);
+
+  // False at the end. After a record whose quotes are not closed, reading goes on at the next line.
+  bool next(CsvRecord& record);
+
+ private:
+  std::string_view text_;
+  size_t at_ = 0;
+  int64_t line_ = 1;
+};
+
+}  // namespace wick

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/source.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "data/csv.h"
+#include "io/jsonl.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+constexpr std::array kExtensions = {".jsonl", ".json", ".csv"};
+
+std::vector<std::string> split_names(const std::string& split) {
+  if (split == "train") return {"train"};
+  if (split == "valid") return {"valid", "validation", "val", "dev"};
+  if (split == "test") return {"test"};
+  fail(ErrorCode::kInvalidArgument, "split \"", split, "\": wanted is train, valid or test");
+}
+
+// Names of a few files of a folder, for the message about one that is missing.
+std::string listed(const fs::path& folder) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  std::sort(names.begin(), names.end());
+  if (names.empty()) return "it is empty";
+  std::string list = "it has ";
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    list += cat(i == 0 ? "" : ", ", names[i]);
+  if (names.size() > kShown) list += cat(" and ", names.size() - kShown, " more");
+  return list;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& where, const RowFunctions& functions)
+      : text_(text), where_(where), functions_(functions) {}
+
+  void lines() {
+    for_each_line(text_, where_, [&](int64_t line, std::string_view row) {
+      if (row.find_first_not_of(kWhiteSpace) == std::string_view::npos)
+        blank(line);
+      else
+        json(line, row);
+    });
+  }
+
+  void array() {
+    size_t at = text_.find('[') + 1;
+    int64_t line = 1 + count_lines(0, at);
+    bool first = true;
+    while (true) {
+      skip_space(at, line);
+      if (at >= text_.size()) return bad(line, "the array is not closed", {});
+      if (text_[at] == ']') break;
+      if (!first) {
+        if (text_[at] != ',')
+          return bad(line,
+                     cat("'", text_[at], "' after an element of the array, wanted ',' or ']'"), {});
+        ++at;
+        skip_space(at, line);
+        if (at < text_.size() && text_[at] == ']') {
+          bad(line, "a comma before the end of the array", {});
+          break;
+        }
+      }
+      first = false;
+      const size_t end = element_end(at);
+      const int64_t begins = line;
+      json(begins, text_.substr(at, end - at));
+      line += count_lines(at, end);
+      at = end;
+    }
+    ++at;
+    skip_space(at, line);
+    if (at < text_.size()) bad(line, "text after the array's end", {});
+  }
+
+  void csv() {
+    CsvReader reader(text_);
+    CsvRecord record;
+    if (!reader.next(record))
+      fail(ErrorCode::kInvalidArgument, where_, ": is empty; wanted is a header and records");
+    if (!record.problem.empty())
+      fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header: ", record.problem);
+    std::vector<std::string> names = record.fields;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i].empty())
+        fail(ErrorCode::kCorruptFile, where_, ":1: column ", i + 1, " of the header has no name");
+      if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
+          names.begin() + static_cast<ptrdiff_t>(i))
+        fail(ErrorCode::kCorruptFile, where_, ":1: the header names \"", names[i], "\" twice");
+    }
+    while (reader.next(record)) {
+      if (record.blank) {
+        blank(record.line);
+        continue;
+      }
+      if (record.problem.empty() && record.fields.size() != names.size())
+        record.problem =
+            cat("the record has ", record.fields.size(), " fields, the header ", names.size());
+      if (!record.problem.empty()) {
+        bad(record.line, record.problem, record.text);
+        continue;
+      }
+      Json row = Json::object();
+      for (size_t i = 0; i < names.size(); ++i) row[names[i]] = std::move(record.fields[i]);
+      functions_.row(record.line, std::move(row));
+    }
+  }
+
+ private:
+  void blank(int64_t line) {
+    if (functions_.blank) functions_.blank(line);
+  }
+
+  void bad(int64_t line, const std::string& what, std::string_view text) {
+    if (!functions_.bad) fail(ErrorCode::kCorruptFile, where_, ":", line, ": ", what);
+    functions_.bad(line, what, text);
+  }
+
+  void json(int64_t line, std::string_view text) {
+    Json row;
+    try {
+      row = parser_.parse(text, where_, line);
+    } catch (const Error& e) {
+      if (!functions_.bad) throw;
+      std::string what = e.what();
+      const std::string place = cat(where_, ":", line, ":");
+      if (what.starts_with(place)) what = "column " + what.substr(place.size());
+      return functions_.bad(line, what, text);
+    }
+    functions_.row(line, std::move(row));
+  }
+
+  int64_t count_lines(size_t begin, size_t end) const {
+    return std::count(text_.begin() + static_cast<ptrdiff_t>(begin),
+                      text_.begin() + static_cast<ptrdiff_t>(end), '\n');
+  }
+
+  void skip_space(size_t& at, int64_t& line) const {
+    for (; at < text_.size() && kWhiteSpace.find(text_[at]) != std::string_view::npos; ++at)
+      line += text_[at] == '\n';
+  }
+
+  // Behind the value that begins at `at`, by brackets and quotes alone.
+  size_t element_end(size_t at) const {
+    int64_t depth = 0;
+    bool in_string = false;
+    for (; at < text_.size(); ++at) {
+      const char c = text_[at];
+      if (in_string) {
+        if (c == '\\')
+          ++at;
+        else if (c == '"')
+          in_string = false;
+        continue;
+      }
+      if (c == '"') in_string = true;
+      if (c == '{' || c == '[') ++depth;
+      if ((c == ',' || c == ']') && depth == 0) return at;
+      if ((c == '}' || c == ']') && --depth == 0) return at + 1;
+    }
+    return text_.size();
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  const RowFunctions& functions_;
+  JsonParser parser_;
+};
+
+}  // namespace
+
+RowFileKind row_file_kind(const fs::path& path, std::string_view text) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  if (extension == ".csv") return RowFileKind::kCsv;
+  if (extension != ".json") return RowFileKind::kJsonLines;
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const size_t first = text.find_first_not_of(kWhiteSpace);
+  return first != std::string_view::npos && text[first] == '[' ? RowFileKind::kJsonArray
+                                                               : RowFileKind::kJsonLines;
+}
+
+void for_each_row(std::string_view text, const std::string& where, RowFileKind kind,
+                  const RowFunctions& functions) {
+  Reader reader(text, where, functions);
+  switch (kind) {
+    case RowFileKind::kJsonLines:
+      return reader.lines();
+    case RowFileKind::kJsonArray:
+      return reader.array();
+    case RowFileKind::kCsv:
+      return reader.csv();
+  }
+}
+
+void for_each_row(const fs::path& path, const RowFunctions& functions) {
+  MappedFile file(path);
+  auto bytes = file.bytes();
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  for_each_row(text, path.string(), row_file_kind(path, text), functions);
+}
+
+std::vector<fs::path> files_of_split(const fs::path& folder, const std::string& split) {
+  std::vector<fs::path> found;
+  for (const std::string& name : split_names(split))
+    for (const char* extension : kExtensions) {
+      std::error_code ignored;
+      if (fs::exists(folder / (name + extension), ignored))
+        found.push_back(folder / (name + extension));
+    }
+  return found;
+}
+
+fs::path file_of_split(const fs::path& path, const std::string& split) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status))
+    fail(ErrorCode::kNotFound, path.string(),
+         ": no such file or folder; data is a .jsonl, .json or .csv file, or a folder with "
+         "train.jsonl, valid.jsonl and test.jsonl");
+  if (!fs::is_directory(status)) return path;
+  std::vector<fs::path> files = files_of_split(path, split);
+  if (files.empty())
+    fail(ErrorCode::kNotFound, path.string(), ": the folder has no ", split_names(split)[0],
+         ".jsonl (or .json, .csv); ", listed(path));
+  return files[0];
+}
+
+}  // namespace wick

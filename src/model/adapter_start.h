@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an adapter takes from the model's weights.
+#pragma once
+
+#include <span>
+
+#include "adapter/lora.h"
+#include "model/weights.h"
+
+namespace wick {
+
+// Before the first step: of a `fresh` adapter DoRA's magnitudes, PiSSA's pairs and the modules that
+// are trained whole, in `params`; of any adapter Adapter::frozen(). Reads the weights concerned,
+// and none where Adapter::needs_weights() is false.
+void start_adapter(Adapter& adapter, const ModelConfig& config, const ModelWeights& weights,
+                   bool fresh, std::span<float> params);
+
+}  // namespace wick

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// head with its second pair of factors: an adapter on the model's head.
+#pragma once
+
+#include "plan/recorder.h"
+
+namespace wick {
+
+// As Recorder::head, of the logits x wᵀ + h bᵀ: h [M, R], b [V, R].
+ValueId head_with_pair(Recorder& r, ValueId x, ValueId w, ValueId targets, const HeadAttr& attr,
+                       ValueId h, ValueId b);
+
+}  // namespace wick

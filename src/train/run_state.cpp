@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a run goes into its checkpoints, and back.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/check.h"
+#include "train/preference.h"
+#include "train/run.h"
+
+namespace wick {
+
+namespace {
+
+Json to_json(const StepReport& r) {
+  Json j{{"step", r.step},
+         {"epoch", r.epoch},
+         {"loss", r.loss},
+         {"learning_rate", r.learning_rate},
+         {"grad_norm", r.grad_norm},
+         {"tokens", r.tokens},
+         {"trained_tokens", r.trained_tokens},
+         {"update_loss", r.update_loss},
+         {"tokens_per_second", r.tokens_per_second}};
+  add_preference(j, r.preference);
+  return j;
+}
+
+StepReport step_from_json(const Json& j, int64_t steps) {
+  StepReport r;
+  r.steps = steps;
+  r.step = get_int(j, "step", "checkpoint", 0);
+  r.epoch = get_int(j, "epoch", "checkpoint", 0);
+  r.loss = get_float(j, "loss", "checkpoint", 0.0);
+  r.learning_rate = get_float(j, "learning_rate", "checkpoint", 0.0);
+  r.grad_norm = get_float(j, "grad_norm", "checkpoint", 0.0);
+  r.tokens = get_int(j, "tokens", "checkpoint", 0);
+  r.trained_tokens = get_int(j, "trained_tokens", "checkpoint", 0);
+  r.tokens_per_second = get_float(j, "tokens_per_second", "checkpoint", 0.0);
+  r.update_loss = get_float(j, "update_loss", "checkpoint", 0.0);
+  r.preference = preference_from_json(j);
+  return r;
+}
+
+Json to_json(const EvalReport& e) {
+  Json j{
+      {"step", e.step}, {"loss", e.loss}, {"tokens", e.tokens}, {"rows", e.rows}, {"best", e.best}};
+  for (const EvalSample& s : e.samples)
+    j["samples"].push_back(Json{{"prompt", s.prompt}, {"answer", s.answer}});
+  add_preference(j, e.preference);
+  return j;
+}
+
+EvalReport eval_from_json(const Json& j) {
+  EvalReport e;
+  e.step = get_int(j, "step", "checkpoint", 0);
+  e.loss = get_float(j, "loss", "checkpoint", 0.0);
+  e.perplexity = std::exp(e.loss);
+  e.tokens = get_int(j, "tokens", "checkpoint", 0);
+  e.rows = get_int(j, "rows", "checkpoint", 0);
+  e.best = get_bool(j, "best", "checkpoint", false);
+  e.preference = preference_from_json(j);
+  if (const Json* samples = find_member(j, "samples"); samples && samples->is_array())
+    for (const Json& s : *samples)
+      e.samples.push_back({get_string(s, "prompt", "checkpoint", std::string()),
+                           get_string(s, "answer", "checkpoint", std::string())});
+  return e;
+}
+
+}  // namespace
+
+void TrainRun::restore_states(const Checkpoint& c) {
+  const std::string file = checkpoint_path(setup_.options.adapter_path).string();
+  for (size_t i = 0; i < step_.states().size(); ++i) {
+    const OptimizerState& wanted = step_.states()[i];
+    const size_t bytes = static_cast<size_t>(wanted.shape.elements()) * dtype_bytes(wanted.dtype);
+    auto found = std::find_if(c.states.begin(), c.states.end(), [&](const CheckpointState& s) {
+      return s.name == wanted.name && s.dtype == wanted.dtype && s.bytes.size() == bytes;
+    });
+    if (found != c.states.end()) {
+      step_.set_state(i, found->bytes);
+    } else if (setup_.options.force) {
+      messages_.push_back(cat("--force: the checkpoint has no ", wanted.name, " of ",
+                              setup_.options.optimizer, "; it starts from zero"));
+    } else {
+      fail(ErrorCode::kCorruptFile, file, ": has no ", wanted.name, " of ",
+           setup_.options.optimizer, " with ", bytes, " bytes");
+    }
+  }
+}
+
+void TrainRun::resume() {
+  const std::string file = checkpoint_path(setup_.options.adapter_path).string();
+  std::optional<Checkpoint> c = load_checkpoint(setup_.options.adapter_path);
+  if (!c) {
+    // Killed before its first checkpoint.
+    messages_.push_back(cat(file, ": no checkpoint yet; starting from the beginning"));
+    return;
+  }
+  const std::vector<std::string> changed = differences(c->run, setup_.identity);
+  std::string list;
+  for (const std::string& line : changed) list += "\n  " + line;
+  if (!changed.empty() && !setup_.options.force)
+    fail(ErrorCode::kInvalidArgument, file, ": was made by another run:", list,
+         "\nuse the same options and data, or --force to go on with the new ones");
+  if (static_cast<int64_t>(c->params.size()) != step_.trainable().layout.size())
+    fail(ErrorCode::kCorruptFile, file, ": holds ", c->params.size(), " parameters, this run has ",
+         step_.trainable().layout.size(),
+         setup_.options.force ? "; --force cannot change what is trained" : "");
+  if (!changed.empty()) messages_.push_back(cat("--force: going on from ", file, " with", list));
+  step_.set_params(c->params);
+  restore_states(*c);
+  first_update_ = c->step;
+  if (keeps_best() && c->best.size() == c->params.size()) best_params_ = std::move(c->best);
+  const Json& p = c->progress;
+  result_.tokens = get_int(p, "tokens", file, 0);
+  trained_tokens_ = get_int(p, "trained_tokens", file, 0);
+  earlier_seconds_ = get_float(p, "seconds", file, 0.0);
+  loss_sum_ = get_float(p, "window_loss", file, 0.0);
+  loss_tokens_ = get_int(p, "window_tokens", file, 0);
+  stale_evals_ = get_int(p, "stale_evals", file, 0);
+  if (find_member(p, "best_valid_loss")) {
+    best_valid_ = get_float(p, "best_valid_loss", file);
+    best_step_ = get_int(p, "best_step", file, 0);
+  }
+  if (const Json* history = find_member(p, "history"); history && history->is_array())
+    for (const Json& j : *history) result_.history.push_back(step_from_json(j, updates_));
+  if (const Json* evals = find_member(p, "evals"); evals && evals->is_array())
+    for (const Json& j : *evals) result_.evals.push_back(eval_from_json(j));
+}
+
+void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
+  const TrainOptions& o = setup_.options;
+  Checkpoint c;
+  c.step = step;
+  c.params = step_.params();
+  c.best = best_params_;
+  for (size_t i = 0; i < step_.states().size(); ++i)
+    c.states.push_back({step_.states()[i].name, step_.states()[i].dtype, step_.state(i)});
+  c.run = setup_.identity;
+  Json history = Json::array(), evals = Json::array();
+  for (const StepReport& r : result_.history) history.push_back(to_json(r));
+  for (const EvalReport& e : result_.evals) evals.push_back(to_json(e));
+  c.progress = Json{{"tokens", result_.tokens},
+                    {"trained_tokens", trained_tokens_},
+                    {"seconds", seconds_so_far()},
+                    {"window_loss", loss_sum_},
+                    {"window_tokens", loss_tokens_},
+                    {"stale_evals", stale_evals_},
+                    {"history", history},
+                    {"evals", evals}};
+  if (best_step_ >= 0) {
+    c.progress["best_valid_loss"] = best_valid_;
+    c.progress["best_step"] = best_step_;
+  }
+  save_checkpoint(o.adapter_path, c);
+  setup_.save_result(o.adapter_path, c.params);
+  if (o.save_numbered) {
+    char name[32];
+    std::snprintf(name, sizeof name, "step-%07lld", static_cast<long long>(step));
+    setup_.save_result(o.adapter_path + "/" + name, c.params);
+  }
+  saved_ = true;
+  if (callbacks.on_save) callbacks.on_save({step, o.adapter_path});
+}
+
+}  // namespace wick

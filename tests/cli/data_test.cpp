@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// wick data on a data set with each defect planted once; data sources; wick eval's comparisons.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cli/cli.h"
+
+namespace wick::test {
+namespace {
+
+constexpr const char* kTemplate =
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] != 'system' %}"
+    "{% if 'RAISE' in m['content'] %}{{ raise_exception('no such row') }}{% endif %}"
+    "<|{{ m['role'] }}|>{{ m['content'] }}"
+    "{% if 'NOSTOP' not in m['content'] %}{{ eos_token }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+std::string turn(const std::string& role, const std::string& content) {
+  return "{\"role\": \"" + role + "\", \"content\": \"" + content + "\"}";
+}
+
+std::string chat(const std::string& user, const std::string& assistant) {
+  return "{\"messages\": [" + turn("user", user) + ", " + turn("assistant", assistant) + "]}";
+}
+
+std::string messages(const std::vector<std::string>& turns) {
+  std::string list;
+  for (const std::string& t : turns) list += (list.empty() ? "" : ", ") + t;
+  return "{\"messages\": [" + list + "]}";
+}
+
+using Finding = std::tuple<std::string, std::string, int64_t>;  // kind, file's name, line
+
+std::set<Finding> findings_of(const CliResult& r) {
+  std::set<Finding> found;
+  for (const Json& line : r.lines())
+    if (line.value("event", "") == "finding")
+      found.insert({line["kind"],
+                    std::filesystem::path(line["file"].get<std::string>()).filename().string(),
+                    line["line"].get<int64_t>()});
+  return found;
+}
+
+class Data : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_tiny_model(model_);
+    const std::string settings = model_ + "/tokenizer_config.json";
+    Json config = read_json(settings);
+    config["chat_template"] = kTemplate;
+    folder_.write("model/tokenizer_config.json", dump_json(config));
+  }
+  TempFolder folder_;
+  std::string model_ = folder_.path("model");
+};
+
+TEST_F(Data, EveryPlantedDefectIsNamed) {
+  std::vector<std::string> rows;
+  std::set<Finding> wanted;
+  auto plant = [&](const char* kind, const std::string& row) {
+    rows.push_back(row);
+    wanted.insert({kind, "train.jsonl", static_cast<int64_t>(rows.size())});
+  };
+  rows.push_back(chat("q1", "a1"));
+  plant("blank_line", "");
+  plant("unreadable", "{\"messages\": [");
+  plant("not_utf8", "{\"text\": \"caf\xe9\"}");
+  plant("replacement_character", chat("lost \xEF\xBF\xBD", "b"));
+  plant("control_character", chat("nul \\u0000", "c"));
+  plant("mojibake", chat("caf\xC3\x83\xC2\xA9", "d"));
+  plant("wrong_type", "{\"messages\": 7}");
+  plant("wrong_type", "{\"mesages\": []}");
+  plant("mixed_formats", "{\"text\": \"plain\"}");
+  plant("role_order", messages({turn("user", "e"), turn("user", "f"), turn("assistant", "g")}));
+  plant("unknown_role", messages({turn("user", "h"), turn("bot", "i"), turn("assistant", "j")}));
+  plant("system_dropped",
+        messages({turn("system", "be nice"), turn("user", "k"), turn("assistant", "l")}));
+  plant("template_error", chat("RAISE", "m"));
+  plant("unanswered", messages({turn("user", "n"), turn("assistant", "o"), turn("user", "p")}));
+  plant("empty_answer", chat("r", ""));
+  plant("no_trained_token", messages({turn("user", "s")}));
+  plant("no_stop_token", chat("t", "NOSTOP"));
+  plant("over_limit", chat("u", std::string(200, 'v')));
+  plant("duplicate", chat("q1", "a1"));
+  plant("near_duplicate", chat("Q1", " a1 "));
+  std::string text;
+  for (const std::string& row : rows) text += row + "\n";
+  folder_.write("data/train.jsonl", text);
+  folder_.write("data/train.csv", "text\nnot read\n");
+  wanted.insert({"ignored_file", "train.jsonl", 0});
+  folder_.write("data/validation.jsonl",
+                chat("q1", "a1") + "\n" + chat("q1", "A1") + "\n" + chat("new", "w") + "\n");
+  wanted.insert({"overlap", "validation.jsonl", 1});
+  wanted.insert({"near_overlap", "validation.jsonl", 2});
+  folder_.write("data/test.csv", "prompt,completion\nonly one field\n\"x\",\"y\"\n");
+  wanted.insert({"unreadable", "test.csv", 2});
+
+  const std::vector<std::string> words = {
+      "data", "--model", model_, "--data", folder_.path("data"), "--max-seq-length", "100"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return wick(more);
+  };
+  CliResult r = with({"--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::set<Finding> found = findings_of(r);
+  for (const auto& [kind, file, line] : wanted)
+    EXPECT_TRUE(found.contains({kind, file, line})) << kind << " " << file << ":" << line;
+  // A row may have a second fault that follows from the first, and nothing else.
+  std::set<Finding> more = {{"unanswered", "train.jsonl", 17}};
+  for (const Finding& f : found)
+    EXPECT_TRUE(wanted.contains(f) || more.contains(f))
+        << std::get<0>(f) << " " << std::get<1>(f) << ":" << std::get<2>(f);
+  const Json summary = r.event("summary");
+  EXPECT_EQ(summary["findings"], found.size());
+  EXPECT_TRUE(summary["training"].contains("refused")) << summary;
+
+  EXPECT_EQ(with({"--strict", "--quiet"}).code, 1);
+  CliResult shown = with({"--color", "never"});
+  EXPECT_NE(shown.out.find("train.jsonl:3: "), std::string::npos) << shown.out;
+
+  CliResult fixed = with({"--fix", folder_.path("clean"), "--json"});
+  ASSERT_EQ(fixed.code, 0) << fixed.err;
+  EXPECT_FALSE(fixed.event("summary")["fixes"].empty());
+  CliResult again = wick({"data", "--model", model_, "--data", folder_.path("clean"), "--json",
+                          "--max-seq-length", "100"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  std::set<std::string> left;
+  for (const Finding& f : findings_of(again)) left.insert(std::get<0>(f));
+  for (const char* gone :
+       {"blank_line", "unreadable", "not_utf8", "control_character", "mojibake", "wrong_type",
+        "template_error", "no_trained_token", "duplicate", "overlap", "ignored_file"})
+    EXPECT_FALSE(left.contains(gone)) << gone;
+  EXPECT_TRUE(again.event("summary")["training"].contains("updates")) << again.out;
+  EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
+}
+
+TEST_F(Data, CleanDataIsStrictlyFine) {
+  folder_.write("d.csv", "prompt,completion\n\"one, two\",three\nfour,\"fi\nve\"\n");
+  CliResult r = wick({"data", "--model", model_, "--data", folder_.path("d.csv"), "--strict",
+                      "--json", "--epochs", "2", "--batch-size", "1"});
+  EXPECT_EQ(r.code, 0) << r.out;
+  EXPECT_EQ(r.event("data")["formats"]["completions"], 2);
+  EXPECT_EQ(r.event("summary")["training"]["updates"], 4);
+  EXPECT_GT(r.event("summary")["training"]["packed_fill"].get<double>(), 0);
+}
+
+TEST_F(Data, WeightsAndValSplitInTraining) {
+  std::string a, b;
+  for (int i = 0; i < 8; ++i) {
+    a += chat("a" + std::to_string(i), "x") + "\n";
+    b += chat("b" + std::to_string(i), "y") + "\n";
+  }
+  folder_.write("a.jsonl", a);
+  folder_.write("b:2.jsonl", b);
+  CliResult r = wick({"train",
+                      "--model",
+                      model_,
+                      "--data",
+                      folder_.path("a.jsonl:2"),
+                      "--data",
+                      folder_.path("b:2.jsonl"),
+                      "--val-split",
+                      "4",
+                      "--epochs",
+                      "1",
+                      "--batch-size",
+                      "1",
+                      "--rank",
+                      "2",
+                      "--adapter-path",
+                      folder_.path("out"),
+                      "--json",
+                      "--seed",
+                      "3"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.event("eval")["rows"], 4);
+  const int64_t steps = r.event("done")["steps"];
+  EXPECT_GE(steps, 2 * 4 + 8);
+  EXPECT_LE(steps, 2 * 8 + 4);
+  EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("a.jsonl:0")}).code, 1);
+  EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("none.jsonl:2")}).code, 1);
+}
+
+TEST_F(Data, MultipleChoiceAndCompare) {
+  const std::string file = folder_.write(
+      "c.jsonl",
+      "{\"question\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": 1}\n"
+      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": \"A\"}\n"
+      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\", \"cc\", \"dd\"], \"answer\": \"dd\"}\n");
+  CliResult r = wick(
+      {"eval", "--model", model_, "--data", file, "--json", "--per-example", "--batch-size", "2"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json e = r.event("eval");
+  EXPECT_EQ(e["rows"], 3);
+  EXPECT_NEAR(e["chance"].get<double>(), (0.5 + 0.5 + 0.25) / 3, 1e-12);
+  EXPECT_EQ(r.lines()[0]["answer"], 1);
+  EXPECT_EQ(r.lines()[1]["answer"], 0);
+  EXPECT_EQ(r.lines()[2]["answer"], 3);
+  // The first two questions have the same words: the same choice, of which one is right.
+  EXPECT_EQ(r.lines()[0]["logp"], r.lines()[1]["logp"]);
+  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "2"})
+                .event("eval")["accuracy"],
+            0.5);
+  folder_.write("bad.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 2}\n");
+  CliResult bad = wick({"eval", "--model", model_, "--data", folder_.path("bad.jsonl")});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_NE(bad.err.find("bad.jsonl:1: "), std::string::npos) << bad.err;
+
+  write_tiny_data(folder_.path("data"));
+  CliResult c = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--compare",
+                      "base", "base", "--json", "--max-tokens", "4"});
+  ASSERT_EQ(c.code, 0) << c.err;
+  const Json d = c.event("compare");
+  EXPECT_EQ(d["loss"]["difference"], 0.0);
+  EXPECT_EQ(d["loss"]["p"], 1.0);
+  EXPECT_GT(d["a"]["loss_stderr"].get<double>(), 0);
+  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--compare", "base"}).code, 2);
+}
+
+}  // namespace
+}  // namespace wick::test

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/watch.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <sstream>
+
+#include "base/check.h"
+#include "base/file.h"
+
+namespace wick {
+namespace {
+
+class WatchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              cat("wick_watch_", ::getpid(), "_",
+                  testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    make_folder(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::filesystem::path folder_;
+};
+
+StepReport step(int64_t n, double loss) {
+  StepReport r;
+  r.step = n;
+  r.steps = 10;
+  r.loss = r.update_loss = loss;
+  r.learning_rate = 1e-3;
+  r.grad_norm = 0.5;
+  r.tokens_per_second = 1000;
+  return r;
+}
+
+uint32_t masked(const std::string& bytes) {
+  // Bit by bit, so that it shares nothing with the writer's.
+  uint32_t crc = ~0u;
+  for (unsigned char c : bytes) {
+    crc ^= c;
+    for (int bit = 0; bit < 8; ++bit) crc = crc & 1 ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
+  }
+  crc = ~crc;
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+template <typename T>
+T fixed(const std::string& bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+// A protocol buffer's fields, in order: number and the bytes of the value.
+std::vector<std::pair<int, std::string>> fields(const std::string& m) {
+  std::vector<std::pair<int, std::string>> found;
+  size_t at = 0;
+  auto varint = [&] {
+    uint64_t x = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto c = static_cast<unsigned char>(m.at(at++));
+      x |= static_cast<uint64_t>(c & 127) << shift;
+      if (c < 128) return x;
+    }
+  };
+  while (at < m.size()) {
+    const uint64_t key = varint();
+    size_t length = 0;
+    if ((key & 7) == 0) {
+      const uint64_t value = varint();
+      found.emplace_back(static_cast<int>(key >> 3), std::to_string(value));
+      continue;
+    }
+    length = (key & 7) == 1 ? 8 : (key & 7) == 5 ? 4 : varint();
+    found.emplace_back(static_cast<int>(key >> 3), m.substr(at, length));
+    at += length;
+  }
+  return found;
+}
+
+// "step tag" to value.
+std::map<std::string, float> read_events(const std::filesystem::path& folder,
+                                         std::vector<std::string>& versions) {
+  std::map<std::string, float> scalars;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    EXPECT_NE(entry.path().filename().string().find("tfevents"), std::string::npos);
+    const std::string all = read_file(entry.path());
+    for (size_t at = 0; at < all.size();) {
+      const auto length = fixed<uint64_t>(all, at);
+      EXPECT_EQ(fixed<uint32_t>(all, at + 8), masked(all.substr(at, 8)));
+      const std::string event = all.substr(at + 12, length);
+      EXPECT_EQ(fixed<uint32_t>(all, at + 12 + length), masked(event));
+      at += 16 + length;
+      std::string number;
+      for (const auto& [field, value] : fields(event)) {
+        if (field == 2) number = value;
+        if (field == 3) versions.push_back(value);
+        if (field != 5) continue;
+        for (const auto& [which, one] : fields(value)) {
+          EXPECT_EQ(which, 1);
+          const auto parts = fields(one);
+          scalars[number + " " + parts.at(0).second] = fixed<float>(parts.at(1).second, 0);
+        }
+      }
+    }
+  }
+  return scalars;
+}
+
+TEST_F(WatchTest, EventsCanBeReadBack) {
+  TrainOptions o;
+  o.tensorboard = path("logs");
+  Watch watch(o, 0);
+  const TrainCallbacks none;
+  const TrainCallbacks c = watch.around(none);
+  c.on_progress(step(1, 2.5));
+  c.on_progress(step(300, 1.25));
+  EvalReport e;
+  e.step = 300;
+  e.loss = 1.5;
+  c.on_eval(e);
+  std::vector<std::string> versions;
+  const std::map<std::string, float> got = read_events(o.tensorboard, versions);
+  EXPECT_EQ(versions, std::vector<std::string>{"brain.Event:2"});
+  EXPECT_EQ(got.size(), 9u);
+  EXPECT_EQ(got.at("1 train/loss"), 2.5f);
+  EXPECT_EQ(got.at("300 train/loss"), 1.25f);
+  EXPECT_EQ(got.at("300 valid/loss"), 1.5f);
+  EXPECT_EQ(got.at("300 learning_rate"), 1e-3f);
+  EXPECT_EQ(got.at("300 grad_norm"), 0.5f);
+  EXPECT_EQ(got.at("300 tokens_per_second"), 1000.0f);
+}
+
+TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
+  TrainOptions o;
+  o.metrics = path("metrics.jsonl");
+  const TrainCallbacks none;
+  {
+    Watch watch(o, 0);
+    const TrainCallbacks c = watch.around(none);
+    for (int i = 1; i <= 5; ++i) c.on_progress(step(i, 5.0 - i));
+    c.on_save({4, "out"});
+  }
+  std::ofstream(o.metrics, std::ios::app) << "{\"event\":\"st";  // cut short by a kill
+  {
+    Watch watch(o, 4);
+    watch.around(none).on_progress(step(5, 0.5));
+  }
+  std::istringstream lines(read_file(o.metrics));
+  std::vector<std::string> seen;
+  for (std::string line; std::getline(lines, line);) {
+    const Json j = parse_json(line, o.metrics);
+    seen.push_back(cat(j["event"].get<std::string>(), " ", j["step"].get<int64_t>()));
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"step 1", "step 2", "step 3", "step 4", "saved 4",
+                                            "step 5"}));
+}
+
+TEST_F(WatchTest, TheHookGetsEachEvaluation) {
+  TrainOptions o;
+  o.hook = "cat >> " + path("seen");
+  std::vector<std::string> warnings;
+  TrainCallbacks c;
+  c.on_message = [&](const std::string& line) { warnings.push_back(line); };
+  EvalReport e;
+  e.step = 7;
+  e.loss = 1.5;
+  e.samples = {{"why?", "so"}};
+  Watch watch(o, 0);
+  watch.around(c).on_eval(e);
+  EXPECT_TRUE(warnings.empty());
+  const Json seen = parse_json(read_file(path("seen")), "seen");
+  EXPECT_EQ(seen["step"], 7);
+  EXPECT_EQ(seen["samples"][0]["answer"], "so");
+
+  o.hook = "exit 3";
+  watch.around(c).on_eval(e);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("returned 3"), std::string::npos) << warnings[0];
+}
+
+TEST_F(WatchTest, CommandsThatDoNotEndAreEnded) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_NE(run_command("sleep 30", "", 0.05).find("ended after"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(run_command("true", std::string(1 << 20, 'x'), 10), "");
+  EXPECT_NE(run_command("kill -9 $$", "", 10).find("signal 9"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs that are run by smaller programs give what the large one gives.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "backend/backend.h"
+#include "model/shapes.h"
+#include "train/step.h"
+
+namespace wick {
+namespace {
+
+TEST(StepSizes, SmallerProgramsGiveTheSameGradients) {
+  ModelConfig config = read_config(shape_config("qwen2.5-0.5b"), Json::object(), "test");
+  config.layers = 2;
+  config.windows.assign(2, 0);
+  config.hidden = 32;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 16;
+  config.ffn = 48;
+  config.vocab = 96;
+  std::vector<Example> rows;
+  for (int64_t length : {300, 20, 30, 40, 10, 25, 15, 50}) {
+    Example e;
+    for (int64_t i = 0; i <= length; ++i)
+      e.ids.push_back(static_cast<int32_t>((7 * i + length) % 96));
+    e.trained.assign(e.ids.size(), 1);
+    e.trained[0] = 0;
+    e.full_length = length + 1;
+    rows.push_back(std::move(e));
+  }
+  const ExampleSet set = ExampleSet::from_examples(std::move(rows), "rows");
+  const Order order(set, 4, 0, false);
+  const PackLimits limits = smallest_limits(set);
+  const std::vector<int64_t> sizes = smaller_sizes(set, order, limits, true);
+  ASSERT_FALSE(sizes.empty());
+  EXPECT_LT(sizes.back(), limits.tokens);
+  EXPECT_LT(count_slots(set, order, limits, sizes, true).packed,
+            count_slots(set, order, limits, {}, true).packed);
+
+  const Adapter adapter = Adapter::create(LoraOptions{}, adaptable_linears(config));
+  std::vector<float> params = adapter.initial_params(1);
+  for (size_t i = 0; i < params.size(); ++i) params[i] += 0.01f * std::sin(static_cast<float>(i));
+  auto backend = open_backend({.device = "cpu", .threads = 2});
+  std::vector<float> grads[2];
+  double losses[2] = {0, 0};
+  for (size_t with : {0, 1}) {
+    ModelWeights weights = ModelWeights::random(config, 3, DType::kF32);
+    StepOptions options;
+    options.limits = limits;
+    options.positions = 512;
+    TrainStep step(config, weights, train_adapter(adapter), options);
+    if (with) step.add_sizes(weights, sizes);
+    step.compile(*backend, weights);
+    EXPECT_EQ(step.arena_bytes(), step.forecast(*backend).arena);
+    step.set_params(params);
+    bool smaller = false;
+    for (int64_t u = 0; u < order.updates_per_epoch(); ++u)
+      for (const Pack& pack : pack_rows(set, order.update(u), limits, 0, 0, true)) {
+        smaller |= &step.micro_plan(pack) != &step.micro_plan();
+        losses[with] += step.accumulate(pack, 0.01f);
+      }
+    EXPECT_EQ(smaller, with == 1);
+    grads[with] = step.grads();
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-5 * std::abs(losses[0]));
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < grads[0].size(); ++i) {
+    difference += std::pow(static_cast<double>(grads[0][i]) - grads[1][i], 2);
+    norm += std::pow(static_cast<double>(grads[0][i]), 2);
+  }
+  EXPECT_GT(norm, 0);
+  EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(norm));
+}
+
+}  // namespace
+}  // namespace wick
