@@ -122,12 +122,20 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
 void Trainer::Impl::open_reference() {
   const TrainOptions& o = options;
   if (o.loss == "distill") {
+    for (const ParamLayout::Entry& e : trainable->layout.entries())
+      if (e.name.find("lm_head") != std::string::npos || e.name.find("embed") != std::string::npos)
+        fail(ErrorCode::kInvalidArgument,
+             "--loss distill compares through the model's own head, and ", e.name,
+             " would change it; train the linears of the blocks only");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
     return;
   }
   if (o.loss != "dpo" && o.loss != "kto") return;
   Model::Impl& m = model->impl();
   if (o.reference == "none") return;
+  const int64_t rows = train.size() + (valid ? valid->size() : 0);
+  if (!forecast.assumed_rows)
+    messages.push_back(cat("before the first update the reference reads all ", rows, " rows once"));
   if (o.reference == "base") {
     // DPO asks once, before the first update, and then the state it asks is that of the model that
     // is trained; KTO asks on.

@@ -268,7 +268,8 @@ EvalReport PreferenceLoss::evaluate(TrainStep& step, std::span<const Pack> packs
     for (size_t p = 0; p < pack.examples.size(); ++p) {
       double l[2], reference[2], n[2];
       for (size_t i = 0; i < 2; ++i) {
-        l[i] = sums.logp[2 * p + i];
+        // Rounded as the reference is, so that equal sums are equal.
+        l[i] = static_cast<double>(static_cast<float>(sums.logp[2 * p + i]));
         n[i] = sums.tokens[2 * p + i];
         reference[i] =
             static_cast<double>(valid_sums_[2 * static_cast<size_t>(pack.examples[p]) + i]) + shift;

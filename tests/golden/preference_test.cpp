@@ -169,7 +169,7 @@ TEST_P(Preference, TenUpdates) {
 }
 
 TEST_P(Preference, SumsOfTheReferenceAndRewards) {
-  if (kind_ != "dpo") GTEST_SKIP() << "once is enough";
+  if (kind_ != "dpo") return;
   TrainStep step = make_step();
   const auto& loss = static_cast<const PreferenceLoss&>(*step.loss_kind());
   const auto chosen = pairs_.tensor<float>("reference.chosen"),
