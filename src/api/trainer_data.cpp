@@ -73,7 +73,7 @@ void Trainer::Impl::add_sizes(int64_t kept_bytes) {
   const Order order = this->order();
   const Model::Impl& m = model->impl();
   std::vector<int64_t> sizes;
-  if (!step->prefix()) sizes = smaller_sizes(train, order, step->limits(), options.packing);
+  if (others.empty()) sizes = smaller_sizes(train, order, step->limits(), options.packing);
   step->add_sizes(*m.weights, sizes);
   if (options.memory_bytes > 0 &&
       step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes) {
