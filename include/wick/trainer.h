@@ -217,6 +217,7 @@ class Trainer {
   TrainResult run(const TrainCallbacks& callbacks = {});
 
  private:
+  friend class Sweep;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -15,6 +15,7 @@
 #include "wick/forecast.h"
 #include "wick/generator.h"
 #include "wick/model.h"
+#include "wick/sweep.h"
 #include "wick/tokenizer.h"
 #include "wick/trainer.h"
 #include "wick/version.h"

@@ -72,7 +72,8 @@ void Trainer::Impl::load_data() {
 void Trainer::Impl::add_sizes(int64_t kept_bytes) {
   const Order order = this->order();
   const Model::Impl& m = model->impl();
-  step->add_sizes(*m.weights, smaller_sizes(train, order, step->limits(), options.packing));
+  if (others.empty())
+    step->add_sizes(*m.weights, smaller_sizes(train, order, step->limits(), options.packing));
   if (options.memory_bytes > 0 &&
       step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes)
     step->clear_sizes();

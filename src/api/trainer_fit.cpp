@@ -28,11 +28,17 @@ PackLimits larger(PackLimits a, PackLimits b) {
 
 }  // namespace
 
+int64_t Trainer::Impl::positions() const {
+  int64_t most = longest_row(train);
+  if (valid) most = std::max(most, longest_row(*valid));
+  for (const Impl* other : others) most = std::max(most, other->positions());
+  return most;
+}
+
 StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recompute_blocks) const {
   StepOptions s;
   s.limits = limits;
-  s.positions = longest_row(train);
-  if (valid) s.positions = std::max(s.positions, longest_row(*valid));
+  s.positions = positions();
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
   s.skip_below = static_cast<float>(options.skip_below);
@@ -54,15 +60,20 @@ Order Trainer::Impl::order() const {
 }
 
 PackLimits Trainer::Impl::least_limits() const {
-  const PackLimits least = larger(smallest_limits(train), loss_limits());
-  return valid ? larger(least, smallest_limits(*valid)) : least;
+  PackLimits least = larger(smallest_limits(train), loss_limits());
+  if (valid) least = larger(least, smallest_limits(*valid));
+  for (const Impl* other : others) least = larger(least, other->least_limits());
+  return least;
 }
 
 // Of a run that may take as much memory as it wants.
 PackLimits Trainer::Impl::free_limits() const {
-  if (!options.packing) return least_limits();
-  return larger(choose_limits(train, order(), model->impl().backend().tokens_at_once()),
-                least_limits());
+  PackLimits limits = least_limits();
+  if (options.packing)
+    limits =
+        larger(choose_limits(train, order(), model->impl().backend().tokens_at_once()), limits);
+  for (const Impl* other : others) limits = larger(limits, other->free_limits());
+  return limits;
 }
 
 Fit Trainer::Impl::fit_within(int64_t memory_bytes) const {
@@ -112,8 +123,8 @@ void Trainer::Impl::choose_step() {
   forecast.head = parts.head;
   forecast.workspace = parts.workspace;
   forecast.peak_bytes = f.total() + kept;
-  forecast.tokens_per_step = step->limits().tokens;
-  forecast.targets_per_step = step->limits().targets;
+  forecast.tokens_per_step = trainable->lane_count() * step->limits().tokens;
+  forecast.targets_per_step = trainable->lane_count() * step->limits().targets;
   forecast.gflop = step->micro_flops() / 1e9;
   forecast.updates = forecast.assumed_rows && options.iters <= 0
                          ? 1
@@ -165,7 +176,7 @@ std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_by
   if (tokens >= 16)
     consider(cat("--max-seq-length ", tokens), *m.weights, *trainable,
              {tokens, std::max<int64_t>(1, std::min(limits.targets, tokens))});
-  if (adapter) {
+  if (adapter && others.empty()) {
     auto with_adapter = [&](const std::string& what, int64_t rank,
                             const std::vector<std::string>& targets) {
       LoraOptions lora;

@@ -25,6 +25,8 @@ struct Trainer::Impl {
   std::shared_ptr<const Adapter> reference_adapter;
   std::optional<ReferenceModel> reference;
   std::unique_ptr<TrainStep> step;
+  // The other runs of a sweep; `trainable` and `step` are then those of all together.
+  std::vector<const Impl*> others;
   Forecast forecast;
   std::vector<std::string> messages;  // for on_message, before the first step
 
@@ -44,6 +46,7 @@ struct Trainer::Impl {
   StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
   std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;
   Order order() const;
+  int64_t positions() const;
   PackLimits least_limits() const;
   PackLimits free_limits() const;
   Fit fit_within(int64_t memory_bytes) const;

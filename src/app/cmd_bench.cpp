@@ -129,6 +129,9 @@ std::function<int()> declare_bench(Args& args) {
   args.integer("--seq", o.seq, "N", "Tokens of a row, and of a prompt to prefill.",
                {.min = 1, .max = 1 << 20});
   args.integer("--rank", o.rank, "N", "Rank of the adapter.", {.min = 1, .max = 65536});
+  args.integer("--adapters", o.adapters, "N",
+               "Adapters that the training row trains at once, each with its share of the batch.",
+               {.min = 1, .max = 64});
   args.list("--targets", o.targets, "NAMES", "Linears that get an adapter.").shown("q_proj,v_proj");
   args.integer("--prompt-tokens", o.prompt, "N", "Prompt before decoding.",
                {.min = 1, .max = 1 << 20});

@@ -20,10 +20,19 @@ int run(const Args& args, const Flags& flags) {
   TrainOptions options = flags.train.checked(args, false);
   Engine engine(flags.train.device.options());
   Model model = Model::load(engine, flags.train.model_options());
-  Trainer trainer(model, options);
-  const Forecast& forecast = trainer.forecast();
+  std::string plan;
+  Forecast forecast;
+  if (flags.train.sweep.empty() && flags.train.sweep_data.empty()) {
+    const Trainer trainer(model, options);
+    forecast = trainer.forecast();
+    if (flags.print) plan = trainer.plan();
+  } else {
+    const Sweep sweep(model, expand_sweep(options, flags.train.sweep, flags.train.sweep_data));
+    forecast = sweep.forecast();
+    if (flags.print) plan = sweep.plan();
+  }
   Json event = forecast_json(forecast);
-  if (flags.print) event["plan"] = trainer.plan();
+  if (flags.print) event["plan"] = plan;
   out.event(event);
   if (out.json()) return kDone;
   out.say("model   " + describe_model(model.info()));
@@ -32,7 +41,7 @@ int run(const Args& args, const Flags& flags) {
   out.result(table);
   if (flags.print) {
     out.result();
-    out.result(trainer.plan());
+    out.result(plan);
   }
   return kDone;
 }
@@ -53,6 +62,7 @@ std::function<int()> declare_plan(Args& args) {
       {"wick plan --shape qwen2.5-0.5b --batch-size 1 --max-seq-length 512",
        "a model that is not there, and no data"},
       {"wick plan --data data --memory 200MB", "and if it had to fit into 200 MB?"},
+      {"wick plan --data data --sweep rank=8,16", "two adapters at once"},
       {"wick plan --data data --print", "every step of the recorded plan"},
   };
   args.group("Plan");

@@ -2,6 +2,7 @@
 #include "app/format.h"
 #include "app/signals.h"
 #include "app/train_flags.h"
+#include "app/train_sweep.h"
 #include "app/train_view.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -52,6 +53,8 @@ int run(const Args& args, const Flags& flags) {
   Engine engine(flags.train.device.options());
   Model model = Model::load(engine, flags.train.model_options());
   out.say("model   " + describe_model(model.info()));
+  if (!flags.train.sweep.empty() || !flags.train.sweep_data.empty())
+    return run_sweep(flags.train, options, model, out, resume_command(args));
   Trainer trainer(model, options);
 
   StopSignal stop;
@@ -121,6 +124,8 @@ std::function<int()> declare_train(Args& args) {
        "stop when the held-out loss stops falling, and keep the best"},
       {"wick train --data data --adapter-path out --metrics out/run.jsonl --tensorboard out/logs",
        "write every update for programs and for TensorBoard"},
+      {"wick train --data data --adapter-path out --sweep lr=1e-4,3e-4 rank=8,16",
+       "four adapters at once, ranked by held-out loss"},
   };
   add_train_flags(args, flags->train);
   add_output_flags(args, flags->output);

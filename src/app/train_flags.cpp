@@ -178,7 +178,7 @@ ModelOptions TrainFlags::model_options() const {
 TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   TrainOptions o = train;
   finish_optimizer(args, o);
-  if (needs_data || !data.data.empty()) {
+  if ((needs_data && sweep_data.empty()) || !data.data.empty()) {
     o.data_sources = data.sources(args);
     o.data = o.data_sources.front().path;
   }

@@ -26,6 +26,7 @@ struct TrainFlags {
   KindFlags kinds;
   double scale = 0;  // alpha / rank, when given
   bool test = false;
+  std::vector<std::string> sweep, sweep_data;  // of several adapters at once
   bool random_weights = false;
   int64_t test_batches = -1;
   Json optimizer_config;  // of a settings file

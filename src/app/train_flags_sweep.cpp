@@ -14,6 +14,14 @@ void add_sweep_flags(Args& args, TrainFlags& flags) {
   args.size("--prefix-cache-size", o.prefix_cache_bytes, "SIZE",
             "Most that is kept; rows beyond it are computed each time.")
       .shown("a quarter of the free memory");
+  args.repeat("--sweep", flags.sweep, "KEY=A,B",
+              "Train an adapter for each combination at once: lr, rank, alpha, dropout, seed, "
+              "weight_decay, warmup, targets (q_proj+v_proj,all-linear).")
+      .takes_all();
+  args.repeat("--sweep-data", flags.sweep_data, "PATH",
+              "Train an adapter on each of these data sets at once.")
+      .takes_all()
+      .path();
 }
 
 }  // namespace wick

@@ -21,6 +21,7 @@ struct BenchOptions {
                                      "decode"};  // names of bench_tables(), or all
   int64_t batch_size = 1, seq = 512;
   int64_t rank = 8;
+  int64_t adapters = 1;  // of the training row: the batch's rows are shared out among them
   std::vector<std::string> targets = {"q_proj", "v_proj"};
   int64_t prompt = 128, new_tokens = 100;  // of decoding
   Effort effort;

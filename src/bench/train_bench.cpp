@@ -12,7 +12,9 @@ constexpr size_t kLosses = 10;
 
 TrainCaseOptions case_options(const BenchContext& c, int64_t batch) {
   const BenchOptions& o = c.options;
-  return {batch, o.seq, o.rank, o.targets, o.seed};
+  TrainCaseOptions made{batch, o.seq, o.rank, o.targets, o.seed};
+  made.adapters = o.adapters;
+  return made;
 }
 
 BenchResult row(const BenchContext& c, const char* bench, const char* what, int64_t batch) {
@@ -61,6 +63,7 @@ void train_row(const BenchContext& c, const char* bench, const char* what, int64
   r.gflop = train.gflop();
   r.bytes = f.total();
   r.more["packs"] = train.packs_per_step();
+  r.more["adapters"] = c.options.adapters;
   r.more["adapter_dtype"] = "f32";
   r.more["moments_dtype"] = "f32";
   c.emit(std::move(r), static_cast<double>(train.tokens()));

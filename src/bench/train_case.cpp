@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/train_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/rng.h"
+#include "train/sweep.h"
 
 namespace wick {
 
@@ -30,27 +33,37 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
       config_(config),
       weights_(weights),
       options_(options),
-      adapter_(make_adapter(config, options)) {
-  start_ = adapter_.initial_params(options.seed);
-  for (const LoraModule& m : adapter_.modules()) {
+      adapters_(static_cast<size_t>(options.adapters), make_adapter(config, options)) {
+  if (options.batch_size % options.adapters != 0)
+    fail(ErrorCode::kInvalidArgument, "--batch-size ", options.batch_size,
+         " cannot be shared out among ", options.adapters, " adapters");
+  start_ = adapter().initial_params(options.seed);
+  for (const LoraModule& m : adapter().modules()) {
     Rng rng(mix_key(options.seed, name_key(m.module + ".lora_B")));
     for (int64_t i = 0; i < m.out * m.rank; ++i)
       start_[static_cast<size_t>(m.b_offset + i)] = rng.uniform(-kStartOfB, kStartOfB);
   }
   const ExampleSet rows = batch(0);
   StepOptions s;
-  s.limits = choose_limits(rows, Order(rows.size(), rows.size(), options.seed, false),
-                           backend.tokens_at_once());
+  s.limits =
+      choose_limits(rows, Order(rows.size(), rows.size() / options.adapters, options.seed, false),
+                    backend.tokens_at_once());
   s.positions = options.seq;
   s.split_prefix = options.keep_prefix;
-  step_ = std::make_unique<TrainStep>(config_, weights_, train_adapter(adapter_), s);
+  std::vector<const Adapter*> lanes;
+  for (const Adapter& a : adapters_) lanes.push_back(&a);
+  step_ = std::make_unique<TrainStep>(
+      config_, weights_, lanes.size() > 1 ? train_adapters(lanes) : train_adapter(adapter()), s);
   packs_per_step_ = static_cast<int64_t>(next_packs().size());
   next_ = 0;
 }
 
 void TrainCase::compile() {
   step_->compile(backend_, weights_);
-  step_->set_params(start_);
+  std::vector<float> start;
+  for (size_t k = 0; k < adapters_.size(); ++k)
+    start.insert(start.end(), start_.begin(), start_.end());
+  step_->set_params(start);
   if (step_->prefix())
     step_->prefix()->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
 }
@@ -74,16 +87,36 @@ ExampleSet TrainCase::batch(int64_t index) const {
 std::vector<Pack> TrainCase::next_packs() {
   const ExampleSet rows = batch(options_.keep_prefix ? 0 : next_);
   ++next_;
-  std::vector<int64_t> all(static_cast<size_t>(rows.size()));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return pack_rows(rows, all, step_->limits(), options_.seed, 0, true);
+  std::vector<std::vector<Pack>> lanes;
+  size_t most = 0;
+  const int64_t each = rows.size() / options_.adapters;
+  for (int64_t k = 0; k < options_.adapters; ++k) {
+    std::vector<int64_t> own(static_cast<size_t>(each));
+    std::iota(own.begin(), own.end(), k * each);
+    lanes.push_back(pack_rows(rows, own, step_->limits(), options_.seed, 0, true));
+    most = std::max(most, lanes.back().size());
+  }
+  if (lanes.size() == 1) return std::move(lanes.front());
+  std::vector<Pack> joined;
+  for (size_t i = 0; i < most; ++i) {
+    std::vector<const Pack*> packs;
+    for (const auto& lane : lanes) packs.push_back(i < lane.size() ? &lane[i] : nullptr);
+    joined.push_back(join_packs(packs, step_->limits()));
+  }
+  return joined;
 }
 
 double TrainCase::run() {
   const std::vector<Pack> packs = next_packs();
   AdamwSettings settings;
   settings.step = next_;
-  return step_->step(packs, 1.0f / static_cast<float>(tokens()), settings).loss;
+  const size_t lanes = adapters_.size();
+  const float share = static_cast<float>(lanes) / static_cast<float>(tokens());
+  double loss = 0;
+  for (const RunStep::Stepped& lane : step_->step_lanes(
+           packs, std::vector<float>(lanes, share), std::vector<Hyper>(lanes, settings.hyper())))
+    loss += lane.loss / static_cast<double>(lanes);
+  return loss;
 }
 
 double TrainCase::gflop() const {

@@ -16,6 +16,7 @@ struct TrainCaseOptions {
   int64_t rank = 8;
   std::vector<std::string> targets;
   uint64_t seed = 0;
+  int64_t adapters = 1;      // at once, each with its share of the batch
   int64_t num_layers = -1;   // adapters in the last N blocks; -1: all
   double trained = 1;        // share of a row's tokens, at its end
   bool keep_prefix = false;  // the same batch each time, its frozen blocks' outputs kept
@@ -38,7 +39,7 @@ class TrainCase {
   std::vector<Pack> next_packs();
 
   TrainStep& step() { return *step_; }
-  const Adapter& adapter() const { return adapter_; }
+  const Adapter& adapter() const { return adapters_.front(); }
   const std::vector<float>& start_params() const { return start_; }
   int64_t packs_per_step() const { return packs_per_step_; }
   int64_t tokens() const { return options_.batch_size * options_.seq; }  // of a batch
@@ -51,7 +52,7 @@ class TrainCase {
   ModelConfig config_;
   ModelWeights& weights_;
   TrainCaseOptions options_;
-  Adapter adapter_;
+  std::vector<Adapter> adapters_;  // all alike
   std::vector<float> start_;
   std::unique_ptr<TrainStep> step_;
   int64_t packs_per_step_ = 0, next_ = 0;

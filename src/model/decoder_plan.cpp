@@ -51,6 +51,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
       context_.adapter.count = r.weight("count", {ranks}, DType::kI32);
     }
   }
+  if (!options.source.lanes.empty()) add_lanes();
   if (options.cache_rows > 0) {
     context_.cache_rows = row("cache_rows", 3);
     for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -88,6 +89,30 @@ ValueId DecoderPlan::logits(ValueId x) {
 
 ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
   return nn::head(recorder_, context_.adapter, "lm_head", head_, x, targets, attr);
+}
+
+void DecoderPlan::add_lanes() {
+  const std::vector<const Adapter*>& lanes = options_.source.lanes;
+  const int64_t rows = options_.tokens / static_cast<int64_t>(lanes.size());
+  bool drops = false;
+  for (const Adapter* lane : lanes)
+    for (const LoraModule& m : lane->modules()) drops |= m.dropout > 0;
+  nn::AdapterBinding& all = context_.adapter;
+  if (drops && options_.training)
+    all.keys = recorder_.feed("keys", {options_.tokens, 2}, DType::kI32);
+  int64_t offset = 0;
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    nn::AdapterBinding lane;
+    const int64_t count = lanes[k]->param_count();
+    lane.adapter = lanes[k];
+    lane.params = recorder_.flat(all.params, offset, {count}, cat("params.", k));
+    lane.first_row = static_cast<int64_t>(k) * rows;
+    lane.row_count = rows;
+    if (all.keys != kNone)
+      lane.keys = recorder_.rows(all.keys, lane.first_row, lane.first_row + rows);
+    all.lanes.push_back(std::move(lane));
+    offset += count;
+  }
 }
 
 Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {

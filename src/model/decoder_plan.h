@@ -21,7 +21,15 @@ namespace wick {
 struct ParamSource {
   const Adapter* adapter = nullptr;
   const ParamLayout* trained = nullptr;
-  int64_t count() const { return adapter ? adapter->param_count() : trained ? trained->size() : 0; }
+  // Several adapters in place of one; tokens are cut into as many equal ranges, one for each, and
+  // their numbers lie one after the other.
+  std::vector<const Adapter*> lanes = {};
+  int64_t count() const {
+    int64_t all = 0;
+    for (const Adapter* lane : lanes) all += lane->param_count();
+    if (all > 0) return all;
+    return adapter ? adapter->param_count() : trained ? trained->size() : 0;
+  }
 };
 
 struct DecoderPlanOptions {
@@ -63,6 +71,8 @@ class DecoderPlan {
   Bindings bind(Backend& backend, ModelWeights& weights) const;
 
  private:
+  void add_lanes();
+
   ModelConfig config_;
   DecoderPlanOptions options_;
   Plan plan_;

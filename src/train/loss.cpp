@@ -8,7 +8,7 @@
 
 namespace wick {
 
-EvalReport evaluate_likelihood(TrainStep& step, std::span<const Pack> packs) {
+EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs) {
   EvalReport e;
   std::vector<float> logp(static_cast<size_t>(step.limits().targets));
   double sum = 0;

@@ -12,6 +12,7 @@
 
 namespace wick {
 
+class RunStep;
 class TrainStep;
 
 class Loss {
@@ -44,7 +45,7 @@ class Loss {
 };
 
 // Of the targets' likelihood: what runs without a Loss report.
-EvalReport evaluate_likelihood(TrainStep& step, std::span<const Pack> packs);
+EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs);
 
 // A loss for each step that is recorded.
 using LossMaker = std::function<std::unique_ptr<Loss>()>;

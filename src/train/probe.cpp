@@ -78,16 +78,17 @@ double units_of(const Plan& plan, const Step& step, double attended) {
 // The adapter, or the trained weights, of the cut model. `made` keeps the adapter alive.
 Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
                         std::shared_ptr<Adapter>& made) {
-  if (!whole.adapter) {
+  const Adapter* like = whole.lanes.empty() ? whole.adapter : whole.lanes.front();
+  if (!like) {
     const bool all = whole.layout.find("model.embed_tokens.weight") != nullptr;
     return train_weights(cut, all ? -1 : 1);
   }
   LoraOptions lora;
-  const LoraModule& first = whole.adapter->modules().front();
+  const LoraModule& first = like->modules().front();
   lora.rank = first.rank;
   lora.dropout = first.dropout;
   std::set<std::string> targets;
-  for (const LoraModule& m : whole.adapter->modules()) {
+  for (const LoraModule& m : like->modules()) {
     // model.layers.3.self_attn.q_proj → self_attn.q_proj
     size_t dot = m.module.rfind('.');
     if (dot != std::string::npos && dot > 0) dot = m.module.rfind('.', dot - 1);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/process.h"
 #include "train/preference.h"
+#include "train/step.h"
 
 namespace wick {
 
@@ -18,6 +19,9 @@ double now_seconds() {
 }
 
 int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
+
+// Only a TrainStep has a loss of its own kind.
+TrainStep& whole(RunStep& step) { return static_cast<TrainStep&>(step); }
 
 }  // namespace
 
@@ -60,7 +64,7 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
   return s;
 }
 
-TrainRun::TrainRun(TrainStep& step, RunSetup setup)
+TrainRun::TrainRun(RunStep& step, RunSetup setup)
     : step_(step),
       setup_(std::move(setup)),
       order_(*setup_.train, rows_per_update(setup_.options), setup_.options.seed,
@@ -68,7 +72,7 @@ TrainRun::TrainRun(TrainStep& step, RunSetup setup)
       updates_(count_updates(setup_.options, setup_.train->rows_per_epoch())),
       schedule_(make_schedule(setup_.options, updates_)) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
-  if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
+  if (Loss* kind = step_.loss_kind()) kind->prepare(whole(step_), *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
 }
 
@@ -76,7 +80,7 @@ EvalReport TrainRun::evaluate(int64_t step) {
   const double start = now_seconds();
   Loss* kind = step_.loss_kind();
   EvalReport e =
-      kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
+      kind ? kind->evaluate(whole(step_), valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
   e.best = best_step_ < 0 || e.loss < best_valid_ - setup_.options.early_stop_delta;
   stale_evals_ = e.best ? 0 : stale_evals_ + 1;
@@ -118,11 +122,11 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   if (Loss* kind = step_.loss_kind()) {
     counted = 0;
     for (const Pack& pack : packs) counted += kind->count(pack);
-    kind->begin_update(step_, packs);
+    kind->begin_update(whole(step_), packs);
   }
   const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   const Hyper hyper = optimizer_hyper(o, rate, index + 1);
-  const TrainStep::Stepped done = step_.step(packs, weight, {&hyper, 1});
+  const RunStep::Stepped done = step_.step(packs, weight, {&hyper, 1});
   const double loss = done.loss;
   norm = done.norm;
   if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(index, loss, norm);
@@ -134,7 +138,7 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   trained_tokens_ += targets;
   loss_sum_ += loss * static_cast<double>(counted);
   loss_tokens_ += counted;
-  for (const Pack& pack : packs) window_flops_ += plan_flops(step_.micro_plan(pack));
+  for (const Pack& pack : packs) window_flops_ += step_.pack_flops(pack);
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
   update_sum_ += seconds;

@@ -9,8 +9,8 @@
 #include <memory>
 
 #include "train/checkpoint.h"
+#include "train/run_step.h"
 #include "train/schedule.h"
-#include "train/step.h"
 #include "wick/trainer.h"
 
 namespace wick {
@@ -41,7 +41,7 @@ Schedule make_schedule(const TrainOptions& options, int64_t updates);
 class TrainRun {
  public:
   // `step` is compiled and holds the start values.
-  TrainRun(TrainStep& step, RunSetup setup);
+  TrainRun(RunStep& step, RunSetup setup);
 
   // Throws: kInvalidArgument when a checkpoint to resume from does not fit; kInternal when the loss
   // is no finite number: the last checkpoint stays as it is.
@@ -68,7 +68,7 @@ class TrainRun {
   double train_one(int64_t index, double rate, float& norm);
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 
-  TrainStep& step_;
+  RunStep& step_;
   RunSetup setup_;
   Order order_;
   int64_t updates_;

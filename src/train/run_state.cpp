@@ -103,9 +103,9 @@ void TrainRun::resume() {
   if (!changed.empty() && !setup_.options.force)
     fail(ErrorCode::kInvalidArgument, file, ": was made by another run:", list,
          "\nuse the same options and data, or --force to go on with the new ones");
-  if (static_cast<int64_t>(c->params.size()) != step_.trainable().layout.size())
+  if (static_cast<int64_t>(c->params.size()) != step_.param_count())
     fail(ErrorCode::kCorruptFile, file, ": holds ", c->params.size(), " parameters, this run has ",
-         step_.trainable().layout.size(),
+         step_.param_count(),
          setup_.options.force ? "; --force cannot change what is trained" : "");
   if (!changed.empty()) messages_.push_back(cat("--force: going on from ", file, " with", list));
   step_.set_params(c->params);

@@ -41,6 +41,24 @@ Trainable train_adapter(const Adapter& adapter) {
   return t;
 }
 
+Trainable train_adapters(std::span<const Adapter* const> lanes) {
+  Trainable t;
+  t.lanes.assign(lanes.begin(), lanes.end());
+  t.groups.sets = static_cast<int32_t>(lanes.size());
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    const Trainable one = train_adapter(*lanes[k]);
+    const auto& entries = one.layout.entries();
+    for (size_t i = 0; i < entries.size(); ++i) {
+      t.layout.add(cat(k, "/", entries[i].name), entries[i].shape);
+      ParamGroup g;
+      if (!one.groups.groups.empty()) g = one.groups.groups[i];
+      g.set = static_cast<int32_t>(k);
+      t.groups.groups.push_back(g);
+    }
+  }
+  return t;
+}
+
 Trainable train_weights(const ModelConfig& config, int64_t num_layers) {
   if (num_layers > config.layers)
     fail(ErrorCode::kInvalidArgument, "--num-layers is ", num_layers, ", but the model has ",
@@ -85,7 +103,9 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
                      const StepOptions& options)
     : config_(config), trainable_(std::move(trainable)), options_(options) {
   DecoderPlanOptions o;
-  o.tokens = options.limits.tokens;
+  const int64_t lanes = trainable_.lane_count();
+  const PackLimits all{lanes * options.limits.tokens, lanes * options.limits.targets};
+  o.tokens = all.tokens;
   o.positions = options.positions;
   o.training = true;
   o.recompute_first = first_trained_block(trainable_, config_);
@@ -99,25 +119,25 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     prefix_ =
         std::make_unique<PrefixCache>(config_, weights, options.limits, options.positions, below);
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
-  tail_ = record_targets(*micro_, options.limits.targets, {options.skip_below});
+  tail_ = record_targets(*micro_, all.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
     if (options.loss) {
       loss_kind_ = options.loss();
       loss_ = loss_kind_->record(*micro_, tail_, options.limits, options.positions);
     } else {
-      Shape m{options.limits.targets};
+      Shape m{all.targets};
       weight_ = r.feed("weight", m, DType::kF32);
       segment_ = r.feed("segment", m, DType::kI32);
-      loss_ = r.segment_sum(tail_.logp, weight_, segment_, 1);
+      loss_ = r.segment_sum(tail_.logp, weight_, segment_, lanes);
     }
     fuse(micro_->plan());
     grads_value_ = r.state("grads", {trainable_.layout.size()}, DType::kF32);
     backward(r, loss_, micro_->params(), grads_value_);
     check(micro_->plan());
   }
-  scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), options.limits,
-                                     options.positions, below);
+  scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), all, options.positions,
+                                     below);
 
   record_update();
 }
@@ -162,13 +182,15 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 }  // namespace
 
 void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
-  // The rows that a prefix cache keeps are laid for one size, and a loss has one tail.
-  if (prefix_ || loss_kind_) return;
+  // A loss has one tail; the packs of lanes lie in one program.
+  if (loss_kind_ || !trainable_.lanes.empty()) return;
   for (int64_t size : tokens) {
     WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
     StepOptions o = options_;
     o.limits = {size, std::min(size, options_.limits.targets)};
     smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
+    smaller_.back()->prefix_.reset();
+    smaller_.back()->stream_from_ = prefix_.get();
   }
 }
 
@@ -250,8 +272,10 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   if (loss_kind_) loss_kind_->compile(backend, micro);
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
   if (loss_kind_) return;
-  std::vector<int32_t> zeros(static_cast<size_t>(options_.limits.targets), 0);
-  micro_program_->feed(segment_, zeros.data(), zeros.size() * sizeof(int32_t));
+  std::vector<int32_t> lane;  // of each target
+  for (int64_t k = 0; k < trainable_.lane_count(); ++k)
+    lane.insert(lane.end(), static_cast<size_t>(options_.limits.targets), static_cast<int32_t>(k));
+  micro_program_->feed(segment_, lane.data(), lane.size() * sizeof(int32_t));
 }
 
 void TrainStep::set_params(std::span<const float> params) {
@@ -291,14 +315,20 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed(const Pack& whole, float weight) {
-  const Pack pack = first_part(whole, options_.limits);
-  feed_pack(*micro_program_, *micro_, tail_, pack,
-            prefix_ ? prefix_->rows(pack, kTrainRows) : std::span<const std::byte>());
-  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, weight);
+void TrainStep::feed(const Pack& whole, std::span<const float> lane_weights) {
+  const bool joined = trainable_.lane_count() > 1;
+  const Pack pack = joined ? whole : first_part(whole, options_.limits);
+  PrefixCache* below = stream_from_ ? stream_from_ : prefix_.get();
+  std::span<const std::byte> stream;
+  if (below)
+    stream = below->rows(whole, kTrainRows)
+                 .first(pack.ids.size() * static_cast<size_t>(below->token_bytes()));
+  feed_pack(*micro_program_, *micro_, tail_, pack, stream);
+  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights[0]);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
-    if (pack.targets[i] >= 0) weights[i] = -weight;
+    if (pack.targets[i] >= 0)
+      weights[i] = -lane_weights[i / static_cast<size_t>(options_.limits.targets)];
   micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
 }
 
@@ -308,23 +338,23 @@ void TrainStep::evaluate(const Pack& pack, std::span<float> logp) {
 }
 
 std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) {
-  feed(pack, weight);
+  feed(pack, std::vector<float>(static_cast<size_t>(trainable_.lane_count()), weight));
   return micro_program_->run_timed();
 }
 
-double TrainStep::finish(const Pack& pack) {
+std::vector<float> TrainStep::finish(const Pack& pack) {
   micro_program_->wait();
   if (loss_kind_) loss_kind_->read(*micro_program_, pack);
-  float loss = 0;
-  micro_program_->read(loss_, &loss, sizeof loss);
-  return loss;
+  std::vector<float> losses(static_cast<size_t>(trainable_.lane_count()));
+  micro_program_->read(loss_, losses.data(), losses.size() * sizeof(float));
+  return losses;
 }
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
   TrainStep& s = fitting(pack);
-  s.feed(pack, weight);
+  s.feed(pack, {&weight, 1});
   s.micro_program_->run();
-  return s.finish(pack);
+  return static_cast<double>(s.finish(pack).front());
 }
 
 void TrainStep::start_update(std::span<const Hyper> hyper) {
@@ -345,19 +375,25 @@ float TrainStep::update(std::span<const Hyper> hyper) {
   return norms()[0];
 }
 
-TrainStep::Stepped TrainStep::step(std::span<const Pack> packs, float weight,
-                                   std::span<const Hyper> hyper) {
-  Stepped result;
+std::vector<RunStep::Stepped> TrainStep::step_lanes(std::span<const Pack> packs,
+                                                    std::span<const float> weights,
+                                                    std::span<const Hyper> hyper) {
+  std::vector<Stepped> result(static_cast<size_t>(trainable_.lane_count()));
+  auto collect = [&](const Pack& pack) {
+    const std::vector<float> each = fitting(pack).finish(pack);
+    for (size_t k = 0; k < result.size(); ++k) result[k].loss += static_cast<double>(each[k]);
+  };
   for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) result.loss += fitting(packs[i - 1]).finish(packs[i - 1]);
+    if (i > 0) collect(packs[i - 1]);
     TrainStep& s = fitting(packs[i]);
-    s.feed(packs[i], weight);
+    s.feed(packs[i], weights);
     s.micro_program_->run();
   }
   start_update(hyper);
-  if (!packs.empty()) result.loss += fitting(packs.back()).finish(packs.back());
+  if (!packs.empty()) collect(packs.back());
   update_program_->wait();
-  result.norm = norms()[0];
+  const std::vector<float> norm = norms();
+  for (size_t k = 0; k < result.size(); ++k) result[k].norm = norm[k];
   return result;
 }
 

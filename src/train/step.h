@@ -16,6 +16,7 @@
 #include "train/loss.h"
 #include "train/optimizer.h"
 #include "train/prefix_cache.h"
+#include "train/run_step.h"
 #include "train/scorer.h"
 
 namespace wick {
@@ -23,18 +24,24 @@ namespace wick {
 // What is trained: an adapter's numbers, or whole weights of the model.
 struct Trainable {
   const Adapter* adapter = nullptr;
-  ParamLayout layout;             // the adapter's, or the weights'
-  std::vector<WeightSpec> specs;  // of the weights; empty for an adapter
+  std::vector<const Adapter*> lanes;  // several adapters, each for its own rows, in place of one
+  ParamLayout layout;                 // the adapter's, all lanes' one after the other, the weights'
+  std::vector<WeightSpec> specs;      // of the weights; empty for an adapter
   // One group for each entry of the layout, in its order, with its factors and its set; empty: all
   // of one set with factors of 1.
   ParamGroups groups;
 
-  ParamSource source() const { return {adapter, adapter ? nullptr : &layout}; }
+  int64_t lane_count() const { return lanes.empty() ? 1 : static_cast<int64_t>(lanes.size()); }
+  ParamSource source() const {
+    return {adapter, adapter || !lanes.empty() ? nullptr : &layout, lanes};
+  }
 };
 // Groups of the layout's tensors as the optimizer wants them: matrices apart where it looks at
 // them, else neighbours with the same factors and set joined.
 ParamGroups update_groups(const Trainable& trainable, Op optimizer);
 Trainable train_adapter(const Adapter& adapter);
+// Lane k's numbers are set k of the optimizer. Requires: adapters of plain pairs (LoRA, rsLoRA).
+Trainable train_adapters(std::span<const Adapter* const> lanes);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
 Trainable train_weights(const ModelConfig& config, int64_t num_layers);
 // The first block with a trained number, or something trained below all of them: 0.
@@ -43,7 +50,7 @@ int64_t first_trained_block(const Trainable& trainable, const ModelConfig& confi
 std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights);
 
 struct StepOptions {
-  PackLimits limits;
+  PackLimits limits;             // of one lane
   int64_t positions = 0;         // above every position in the data
   int64_t recompute_blocks = 0;  // the first N of the trained blocks; -1: all of them
   // The blocks below the first trained one are a program of their own whose rows can be kept.
@@ -58,7 +65,7 @@ struct StepForecast {
   int64_t total() const { return weights + params + grads + moments + feeds + arena; }
 };
 
-class TrainStep {
+class TrainStep : public RunStep {
  public:
   // Keeps copies; `weights` is only asked for element types here.
   TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
@@ -72,14 +79,16 @@ class TrainStep {
 
   StepForecast forecast(const Backend& backend) const;
   // Of one micro-batch, forward and backward.
-  double micro_flops() const { return plan_flops(micro_->plan()); }
+  double micro_flops() const override { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
   // Of the program that this pack is run by.
   const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
-  const PackLimits& limits() const { return options_.limits; }
-  Loss* loss_kind() const { return loss_kind_.get(); }  // null: the likelihood of the targets
+  const PackLimits& limits() const override { return options_.limits; }
+  int64_t param_count() const override { return trainable_.layout.size(); }
+  double pack_flops(const Pack& pack) const override { return plan_flops(micro_plan(pack)); }
+  Loss* loss_kind() const override { return loss_kind_.get(); }
 
   void compile(Backend& backend, ModelWeights& weights);
   // The program below the first trained block, if it was split off; null otherwise.
@@ -89,12 +98,11 @@ class TrainStep {
   int64_t arena_bytes() const { return static_cast<int64_t>(arena_->bytes()); }
 
   // Requires compile() for all below. Vectors are as long as the layout.
-  void set_params(std::span<const float> params);
-  std::vector<float> params() const;
-  // What the optimizer keeps, as plain bytes of each state's type.
-  const std::vector<OptimizerState>& states() const { return states_; }
-  void set_state(size_t which, std::span<const std::byte> bytes);
-  std::vector<std::byte> state(size_t which) const;
+  void set_params(std::span<const float> params) override;
+  std::vector<float> params() const override;
+  const std::vector<OptimizerState>& states() const override { return states_; }
+  void set_state(size_t which, std::span<const std::byte> bytes) override;
+  std::vector<std::byte> state(size_t which) const override;
   BufferPtr params_buffer() const { return params_; }
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
@@ -103,15 +111,14 @@ class TrainStep {
   // The same, with the seconds of each step of micro_plan() in place of the loss.
   std::vector<double> accumulate_timed(const Pack& pack, float weight);
   std::vector<float> grads() const;
-  // All packs of an update and the update itself: the sum of their losses and the norm. The same
-  // bits as one call after the other, with less waiting: the device is asked for the update while
-  // it still works on the last pack.
-  struct Stepped {
-    double loss = 0;
-    float norm = 0;
-  };
-  // A row of hyper for each set.
-  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper);
+  // The same bits as one call after the other, with less waiting: the device is asked for the
+  // update while it still works on the last pack. A row of hyper for each set.
+  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
+    return step_lanes(packs, {&weight, 1}, hyper).front();
+  }
+  // The same for each lane, over joined packs (join_packs), with a weight for each.
+  std::vector<Stepped> step_lanes(std::span<const Pack> packs, std::span<const float> weights,
+                                  std::span<const Hyper> hyper);
   Stepped step(std::span<const Pack> packs, float weight, const AdamwSettings& settings) {
     const Hyper row = settings.hyper();
     return step(packs, weight, {&row, 1});
@@ -125,7 +132,7 @@ class TrainStep {
   // Of the last update, by set.
   std::vector<float> norms() const;
   // log p of each target of the pack, [M]; 0 beyond used_targets.
-  void evaluate(const Pack& pack, std::span<float> logp);
+  void evaluate(const Pack& pack, std::span<float> logp) override;
 
  private:
   const TrainStep& fitting(const Pack& pack) const;
@@ -133,8 +140,8 @@ class TrainStep {
     return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
   }
   void compile_micro(Backend& backend, ModelWeights& weights);
-  void feed(const Pack& whole, float weight);
-  double finish(const Pack& pack);
+  void feed(const Pack& whole, std::span<const float> weights);
+  std::vector<float> finish(const Pack& pack);
   void record_update();
   void start_update(std::span<const Hyper> hyper);
 
@@ -148,6 +155,7 @@ class TrainStep {
   std::unique_ptr<Loss> loss_kind_;
   std::unique_ptr<Scorer> scorer_;
   std::unique_ptr<PrefixCache> prefix_;
+  PrefixCache* stream_from_ = nullptr;  // of a smaller size: that of the whole
   Plan update_;
   ValueId hyper_ = kNone, norm_ = kNone, update_params_ = kNone, update_grads_ = kNone;
   std::vector<OptimizerState> states_;

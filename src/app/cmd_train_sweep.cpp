@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "api/watch.h"
+#include "app/format.h"
+#include "app/signals.h"
+#include "app/train_sweep.h"
+#include "app/verbs.h"
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+void show_ranking(const SweepResult& result, Output& out) {
+  size_t width = 7;
+  for (const SweepEntry& e : result.entries) width = std::max(width, e.name.size());
+  out.say();
+  out.result("rank  " + padded("adapter", width) + "  held-out loss  last loss  updates");
+  int64_t place = 0;
+  for (const SweepEntry& e : result.entries) {
+    std::string line = padded(std::to_string(++place), 6) + padded(e.name, width) + "  ";
+    if (!e.error.empty())
+      line += e.error;
+    else
+      line += padded(e.result.evals.empty() ? "-" : fixed(e.result.valid_loss, 4), 15) +
+              padded(fixed(e.result.final_loss, 4), 11) + std::to_string(e.result.steps);
+    out.result(line);
+    Json event = {{"event", "ranked"},
+                  {"rank", place},
+                  {"name", e.name},
+                  {"adapter_path", e.result.adapter_path},
+                  {"final_loss", e.result.final_loss},
+                  {"steps", e.result.steps}};
+    if (!e.result.evals.empty()) event["valid_loss"] = e.result.valid_loss;
+    if (!e.error.empty()) event["error"] = e.error;
+    out.event(event);
+  }
+}
+
+}  // namespace
+
+int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model, Output& out,
+              const std::string& resume_command) {
+  Sweep sweep(model, expand_sweep(options, flags.sweep, flags.sweep_data));
+  StopSignal stop;
+  TrainView view(out);
+  auto named = [](const std::string& name, Json event) {
+    event["adapter"] = name;
+    return event;
+  };
+  SweepCallbacks callbacks;
+  callbacks.on_forecast = [&](const Forecast& forecast) { view.forecast(forecast); };
+  callbacks.on_step = [&](const std::string& name, const StepReport& r) {
+    out.event(named(name, step_event(r)));
+    out.say(cat(name, "  step ", r.step, "/", r.steps, "  loss ", fixed(r.loss, 4), "  lr ",
+                general(r.learning_rate, 3), "  ", format_seconds(r.seconds_left), " left"));
+  };
+  callbacks.on_eval = [&](const std::string& name, const EvalReport& r) {
+    out.event(named(name, eval_event(r)));
+    out.say(cat(name, "  step ", r.step, "  held-out loss ", fixed(r.loss, 4)));
+  };
+  callbacks.on_save = [&](const std::string& name, const SaveReport& r) {
+    out.event(named(name, save_event(r)));
+  };
+  callbacks.on_message = [&](const std::string& line) { view.message(line); };
+  callbacks.should_stop = [&] { return stop.asked(); };
+  const SweepResult result = sweep.run(options.adapter_path, callbacks);
+  show_ranking(result, out);
+  out.event({{"event", "done"},
+             {"interrupted", result.interrupted},
+             {"seconds", result.seconds},
+             {"peak_bytes", result.peak_bytes},
+             {"summary_path", result.summary_path}});
+  out.say("summary " + result.summary_path);
+  if (!result.interrupted) return kDone;
+  out.result("stopped and saved; go on with");
+  out.result("  " + resume_command);
+  return kInterrupted;
+}
+
+}  // namespace wick

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// RunStep: what a run asks of a training step. TrainStep is one; so is each lane of a step that
+// several adapters share (train/sweep.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "data/packing.h"
+#include "train/optimizer.h"
+
+namespace wick {
+
+class Loss;
+
+class RunStep {
+ public:
+  virtual ~RunStep() = default;
+
+  virtual const PackLimits& limits() const = 0;
+  virtual int64_t param_count() const = 0;
+  // Of one micro-batch, forward and backward.
+  virtual double micro_flops() const = 0;
+  // Of the program that this pack is run by.
+  virtual double pack_flops(const Pack& pack) const = 0;
+  // What is minimised, where it is not the likelihood of the targets: of a TrainStep alone.
+  virtual Loss* loss_kind() const { return nullptr; }
+
+  virtual void set_params(std::span<const float> params) = 0;
+  virtual std::vector<float> params() const = 0;
+  // What the optimizer keeps, as plain bytes of each state's type.
+  virtual const std::vector<OptimizerState>& states() const = 0;
+  virtual void set_state(size_t which, std::span<const std::byte> bytes) = 0;
+  virtual std::vector<std::byte> state(size_t which) const = 0;
+
+  // All packs of an update and the update itself: the sum of their losses and the norm of the
+  // gradients before clipping.
+  struct Stepped {
+    double loss = 0;
+    float norm = 0;
+  };
+  virtual Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) = 0;
+  // log p of each target of the pack, [M]; 0 beyond used_targets.
+  virtual void evaluate(const Pack& pack, std::span<float> logp) = 0;
+};
+
+}  // namespace wick

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/sweep.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/check.h"
+
+namespace wick {
+
+namespace {
+
+// Of a lane that has ended: nothing of it moves.
+constexpr Hyper kAtRest = {0.0f, 0.0f, 0.0f, 1.0f, 0.0f, 0.0f, 1.0f, 1.0f};
+
+}  // namespace
+
+Pack join_packs(std::span<const Pack* const> lanes, const PackLimits& each) {
+  const size_t count = lanes.size(), t = static_cast<size_t>(each.tokens),
+               m = static_cast<size_t>(each.targets);
+  Pack joined;
+  joined.ids.assign(count * t, 0);
+  joined.positions.assign(count * t, 0);
+  joined.keys.assign(2 * count * t, 0);
+  joined.rows.assign(count * m, -1);
+  joined.targets.assign(count * m, -1);
+  joined.segment.assign(count * m, -1);
+  for (size_t i = 0; i < count * t; ++i) {
+    joined.begin.push_back(static_cast<int32_t>(i));
+    joined.end.push_back(static_cast<int32_t>(i + 1));
+  }
+  for (size_t k = 0; k < count; ++k) {
+    if (!lanes[k]) continue;
+    const Pack& pack = *lanes[k];
+    WICK_CHECK(pack.ids.size() == t && pack.targets.size() == m, "lanes of one size");
+    const auto slot = static_cast<int32_t>(k * t);
+    std::copy(pack.ids.begin(), pack.ids.end(), joined.ids.begin() + slot);
+    std::copy(pack.positions.begin(), pack.positions.end(), joined.positions.begin() + slot);
+    std::copy(pack.keys.begin(), pack.keys.end(), joined.keys.begin() + 2 * slot);
+    for (size_t i = 0; i < t; ++i) joined.begin[k * t + i] = pack.begin[i] + slot;
+    for (size_t i = 0; i < m; ++i) {
+      joined.rows[k * m + i] = pack.rows[i] < 0 ? -1 : pack.rows[i] + slot;
+      joined.targets[k * m + i] = pack.targets[i];
+      joined.segment[k * m + i] = pack.segment[i];
+    }
+    joined.used_tokens += pack.used_tokens;
+    joined.used_targets += pack.used_targets;
+  }
+  return joined;
+}
+
+class JointStep::Lane : public RunStep {
+ public:
+  Lane(JointStep& joint, size_t index, int64_t offset, int64_t count)
+      : joint_(joint), index_(index), offset_(offset), count_(count) {
+    for (OptimizerState s : joint.step_.states()) {
+      if (s.shape.elements() != joint.step_.param_count())
+        fail(ErrorCode::kUnsupported,
+             "--sweep needs an optimizer that keeps numbers by parameter: adamw, adam, sgd, lion "
+             "or muon");
+      s.shape = {count};
+      states_.push_back(std::move(s));
+    }
+  }
+
+  const PackLimits& limits() const override { return joint_.step_.limits(); }
+  int64_t param_count() const override { return count_; }
+  double micro_flops() const override {
+    return joint_.step_.micro_flops() / static_cast<double>(joint_.lanes());
+  }
+  double pack_flops(const Pack&) const override { return micro_flops(); }
+  void set_params(std::span<const float> params) override {
+    std::vector<float> all = joint_.step_.params();
+    WICK_CHECK(static_cast<int64_t>(params.size()) == count_);
+    std::copy(params.begin(), params.end(), all.begin() + offset_);
+    joint_.step_.set_params(all);
+  }
+  std::vector<float> params() const override {
+    const std::vector<float> all = joint_.step_.params();
+    return {all.begin() + offset_, all.begin() + offset_ + count_};
+  }
+  const std::vector<OptimizerState>& states() const override { return states_; }
+  void set_state(size_t which, std::span<const std::byte> bytes) override {
+    std::vector<std::byte> all = joint_.step_.state(which);
+    const auto [first, size] = range(which);
+    WICK_CHECK(bytes.size() == size);
+    std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<ptrdiff_t>(first));
+    joint_.step_.set_state(which, all);
+  }
+  std::vector<std::byte> state(size_t which) const override {
+    const std::vector<std::byte> all = joint_.step_.state(which);
+    const auto [first, size] = range(which);
+    return {all.begin() + static_cast<ptrdiff_t>(first),
+            all.begin() + static_cast<ptrdiff_t>(first + size)};
+  }
+  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
+    Request& r = joint_.requests_[index_];
+    r = {};
+    r.kind = Request::Kind::kStep;
+    r.packs = packs;
+    r.weight = weight;
+    r.hyper = hyper[0];
+    joint_.ask(index_);
+    return r.done;
+  }
+  void evaluate(const Pack& pack, std::span<float> logp) override {
+    Request& r = joint_.requests_[index_];
+    r = {};
+    r.kind = Request::Kind::kScore;
+    r.packs = {&pack, 1};
+    r.logp = logp;
+    joint_.ask(index_);
+  }
+
+ private:
+  // Bytes of this lane's part of a state.
+  std::pair<size_t, size_t> range(size_t which) const {
+    const size_t element = dtype_bytes(states_[which].dtype);
+    return {static_cast<size_t>(offset_) * element, static_cast<size_t>(count_) * element};
+  }
+
+  JointStep& joint_;
+  size_t index_;
+  int64_t offset_, count_;
+  std::vector<OptimizerState> states_;
+};
+
+JointStep::JointStep(TrainStep& step) : step_(step) {
+  int64_t offset = 0;
+  for (const Adapter* adapter : step.trainable().lanes) {
+    lanes_.push_back(std::make_unique<Lane>(*this, lanes_.size(), offset, adapter->param_count()));
+    offset += adapter->param_count();
+  }
+  WICK_CHECK(!lanes_.empty(), "a step with lanes");
+  requests_.resize(lanes_.size());
+  active_.assign(lanes_.size(), 0);
+}
+
+JointStep::~JointStep() = default;
+
+RunStep& JointStep::lane(size_t k) { return *lanes_[k]; }
+
+// On a lane's thread: hands the turn back and waits until it is this lane's again.
+void JointStep::ask(size_t lane) {
+  std::unique_lock lock(mutex_);
+  const auto mine = static_cast<ptrdiff_t>(lane);
+  if (turn_ != mine) {
+    // Outside run(): the lane is alone.
+    active_[lane] = 1;
+    serve();
+    active_[lane] = 0;
+  } else {
+    turn_ = -1;
+    turn_changed_.notify_all();
+    turn_changed_.wait(lock, [&] { return turn_ == mine; });
+  }
+  if (requests_[lane].failed) std::rethrow_exception(requests_[lane].failed);
+}
+
+std::vector<std::exception_ptr> JointStep::run(const std::function<void(size_t)>& work) {
+  std::vector<std::exception_ptr> errors(lanes());
+  std::vector<std::thread> threads;
+  active_.assign(lanes(), 1);
+  for (size_t k = 0; k < lanes(); ++k)
+    threads.emplace_back([&, k] {
+      {
+        std::unique_lock lock(mutex_);
+        turn_changed_.wait(lock, [&] { return turn_ == static_cast<ptrdiff_t>(k); });
+      }
+      try {
+        work(k);
+      } catch (...) {
+        errors[k] = std::current_exception();
+      }
+      const std::lock_guard lock(mutex_);
+      active_[k] = 0;
+      requests_[k] = {};
+      turn_ = -1;
+      turn_changed_.notify_all();
+    });
+  auto any_active = [&] {
+    return std::any_of(active_.begin(), active_.end(), [](char a) { return a; });
+  };
+  while (any_active()) {
+    for (size_t k = 0; k < lanes(); ++k) {
+      if (!active_[k] || requests_[k].kind != Request::Kind::kNone) continue;
+      std::unique_lock lock(mutex_);
+      turn_ = static_cast<ptrdiff_t>(k);
+      turn_changed_.notify_all();
+      turn_changed_.wait(lock, [&] { return turn_ < 0; });
+    }
+    serve();
+  }
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+// Held-out losses first: lanes that wait for an update wait for those, too, as each would alone.
+void JointStep::serve() {
+  bool scores = false, steps = false;
+  for (size_t k = 0; k < lanes(); ++k) {
+    if (!active_[k]) continue;
+    scores |= requests_[k].kind == Request::Kind::kScore;
+    steps |= requests_[k].kind == Request::Kind::kStep;
+  }
+  const Request::Kind kind = scores ? Request::Kind::kScore : Request::Kind::kStep;
+  std::exception_ptr failed;
+  try {
+    if (scores)
+      serve_scores();
+    else if (steps)
+      serve_steps();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  for (size_t k = 0; k < lanes(); ++k) {
+    if (!active_[k] || requests_[k].kind != kind) continue;
+    requests_[k].failed = failed;
+    requests_[k].kind = Request::Kind::kNone;
+  }
+}
+
+void JointStep::serve_scores() {
+  std::vector<const Pack*> packs(lanes(), nullptr);
+  for (size_t k = 0; k < lanes(); ++k)
+    if (active_[k] && requests_[k].kind == Request::Kind::kScore) packs[k] = &requests_[k].packs[0];
+  const auto targets = static_cast<size_t>(step_.limits().targets);
+  std::vector<float> logp(lanes() * targets);
+  step_.evaluate(join_packs(packs, step_.limits()), logp);
+  for (size_t k = 0; k < lanes(); ++k)
+    if (packs[k])
+      std::copy_n(logp.begin() + static_cast<ptrdiff_t>(k * targets),
+                  std::min(targets, requests_[k].logp.size()), requests_[k].logp.begin());
+}
+
+void JointStep::serve_steps() {
+  std::vector<float> weights(lanes(), 0.0f);
+  std::vector<Hyper> hyper(lanes(), kAtRest);
+  size_t most = 0;
+  for (size_t k = 0; k < lanes(); ++k) {
+    if (!active_[k] || requests_[k].kind != Request::Kind::kStep) continue;
+    weights[k] = requests_[k].weight;
+    hyper[k] = requests_[k].hyper;
+    most = std::max(most, requests_[k].packs.size());
+  }
+  std::vector<Pack> joined;
+  for (size_t i = 0; i < most; ++i) {
+    std::vector<const Pack*> packs(lanes(), nullptr);
+    for (size_t k = 0; k < lanes(); ++k)
+      if (active_[k] && i < requests_[k].packs.size()) packs[k] = &requests_[k].packs[i];
+    joined.push_back(join_packs(packs, step_.limits()));
+  }
+  const std::vector<RunStep::Stepped> done = step_.step_lanes(joined, weights, hyper);
+  for (size_t k = 0; k < lanes(); ++k) requests_[k].done = done[k];
+}
+
+}  // namespace wick

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several adapters at once: each ends as its lone run does.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/json.h"
+#include "wick/wick.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SweepTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() /
+            cat("wick_sweep_", ::getpid(), "_",
+                ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(root_);
+    write_rows("data", 12);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void write_rows(const std::string& name, int count) const {
+    make_folder(root_ / name);
+    std::string rows;
+    for (int i = 0; i < count; ++i) {
+      std::string words;
+      for (int k = 0; k < 4 + 3 * (i % 4); ++k) words += cat(" ", i * 31 + k);
+      rows += cat(R"({"text":"row)", words, R"("})", "\n");
+    }
+    write_file(root_ / name / "train.jsonl", rows);
+    write_file(root_ / name / "valid.jsonl", rows.substr(0, rows.find('\n', 200) + 1));
+  }
+
+  TrainOptions options(const std::string& name) const {
+    TrainOptions o;
+    o.data = (root_ / "data").string();
+    o.adapter_path = (root_ / name).string();
+    o.rank = 4;
+    o.batch_size = 4;
+    o.epochs = 2;
+    o.learning_rate = 5e-3;
+    o.steps_per_report = 1;
+    o.steps_per_eval = 2;
+    o.save_every = 2;
+    return o;
+  }
+  SweepResult sweep(const TrainOptions& base, const std::vector<std::string>& axes,
+                    const std::vector<std::string>& data = {},
+                    const SweepCallbacks& callbacks = {}) {
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    return Sweep(model, expand_sweep(base, axes, data)).run(base.adapter_path, callbacks);
+  }
+  // The lone run of each adapter of a sweep, against its result there.
+  void expect_lone(const SweepResult& joined, const TrainOptions& base,
+                   const std::vector<std::string>& axes) {
+    for (SweepAdapter& a : expand_sweep(base, axes, {})) {
+      a.options.adapter_path = (root_ / "lone" / a.name).string();
+      a.options.resume = false;
+      Model model = Model::load(engine_, {.dtype = "f32"});
+      const TrainResult lone = Trainer(model, a.options).run();
+      for (const SweepEntry& e : joined.entries) {
+        if (e.name != a.name) continue;
+        ASSERT_EQ(e.result.history.size(), lone.history.size()) << a.name;
+        // The same rows in a program of another size: sums of gradients are cut elsewhere.
+        for (size_t i = 0; i < lone.history.size(); ++i)
+          EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, 1e-4) << a.name << " " << i;
+        EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-4) << a.name;
+      }
+    }
+  }
+
+  fs::path root_;
+  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+};
+
+TEST_F(SweepTest, EachAdapterIsItsLoneRun) {
+  const std::vector<std::string> axes = {"lr=5e-3,1e-2", "rank=2,4"};
+  const SweepResult r = sweep(options("a"), axes);
+  ASSERT_EQ(r.entries.size(), 4U);
+  for (size_t i = 0; i + 1 < r.entries.size(); ++i)
+    EXPECT_LE(r.entries[i].result.valid_loss, r.entries[i + 1].result.valid_loss);
+  EXPECT_EQ(read_json(r.summary_path)["adapters"].size(), 4U);
+  expect_lone(r, options("a"), axes);
+}
+
+TEST_F(SweepTest, OtherTargetsSeedsAndDropout) {
+  TrainOptions o = options("b");
+  o.epochs = 1;
+  const std::vector<std::string> axes = {"targets=q_proj+v_proj,all-linear", "dropout=0,0.2"};
+  expect_lone(sweep(o, axes), o, axes);
+}
+
+TEST_F(SweepTest, DataSetsOfOtherSizesAndAResume) {
+  write_rows("more", 20);
+  TrainOptions o = options("c");
+  const std::vector<std::string> data = {(root_ / "data").string(), (root_ / "more").string()};
+  int asked = 0;
+  SweepResult r = sweep(o, {}, data, {.should_stop = [&] { return ++asked > 3; }});
+  EXPECT_TRUE(r.interrupted);
+  o.resume = true;
+  r = sweep(o, {}, data);
+  EXPECT_FALSE(r.interrupted);
+  // Packs are as large as the data set that wants the largest has them, so sums are cut elsewhere.
+  for (SweepAdapter& a : expand_sweep(o, {}, data)) {
+    a.options.adapter_path = (root_ / "lone" / a.name).string();
+    a.options.resume = false;
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    const TrainResult lone = Trainer(model, a.options).run();
+    for (const SweepEntry& e : r.entries) {
+      if (e.name != a.name) continue;
+      EXPECT_EQ(e.result.steps, lone.steps) << a.name;
+      EXPECT_NEAR(e.result.final_loss, lone.final_loss, 1e-4) << a.name;
+      EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-4) << a.name;
+    }
+  }
+}
+
+TEST_F(SweepTest, AnAdapterThatDivergesLeavesTheOthersAlone) {
+  TrainOptions o = options("d");
+  o.grad_clip = 0;
+  o.lr_schedule = "constant";
+  o.warmup = 0;
+  const SweepResult r = sweep(o, {"lr=5e-3,9"});
+  ASSERT_EQ(r.entries.size(), 2U);
+  EXPECT_EQ(r.entries[0].name, "lr=5e-3");
+  EXPECT_EQ(r.entries[0].error, "");
+}
+
+TEST_F(SweepTest, WrongAxesAreNamed) {
+  auto message = [&](const std::string& axis) {
+    try {
+      expand_sweep(options("x"), {axis}, {});
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message("rnak=1,2").find("did you mean rank"), std::string::npos);
+  EXPECT_NE(message("rank=1,x").find("\"x\" is no number"), std::string::npos);
+  EXPECT_NE(message("rank").find("wanted key=value"), std::string::npos);
+  EXPECT_NE(message("rank=2,2").find("two adapters would be called rank=2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace wick
