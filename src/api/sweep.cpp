@@ -82,6 +82,9 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
     TrainOptions o = lane->options;
     o.prefix_cache = "off";
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
+    if (o.loss != "sft")
+      fail(ErrorCode::kUnsupported, "--sweep trains its adapters with --loss sft; --loss ", o.loss,
+           " is for one adapter at a time");
     lane->prepare(model, o);
   }
   impl_->join();
