@@ -30,9 +30,9 @@ inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
       return sum + 1.01 * kF16;
     case DType::kBF16:
       return sum + 1.01 * kBF16;
-    case DType::kF64:
     case DType::kU8:  // codes: the next one, where the number lies between two
       return 1.0 / 32;
+    case DType::kF64:
     case DType::kI32:
     case DType::kI64:
     case DType::kQ8G32:

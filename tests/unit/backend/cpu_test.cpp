@@ -418,7 +418,10 @@ TEST(CpuOptimizer, NormAndUpdate) {
   Rng rng(11);
   for (int64_t n : {int64_t{1}, int64_t{37}, int64_t{20000}}) {
     check_call("grad_norm",
-               {.op = Op::kGradNorm, .in = {normal(rng, 1, n)}, .out = {normal(rng, 1, 1)}});
+               {.op = Op::kGradNorm,
+                .attr = ParamGroups{},
+                .in = {normal(rng, 1, n)},
+                .out = {normal(rng, 1, 1)}});
     Matrix hyper = normal(rng, 1, 8), norm = normal(rng, 1, 1);
     hyper.values = {1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, 1.0f, 0.271f, 0.003f};
     norm.values = {3.0f};
