@@ -17,6 +17,8 @@ constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
 constexpr int64_t kManyElements = 12 << 20;
 // h is made again by every block that spreads it.
 constexpr int64_t kChainedDepth = 1024, kChainedChunks = 8;
+// Fewer rows are too few blocks to make all columns: then the wide product gets blocks of its own.
+constexpr int64_t kChainedRows = 128;
 constexpr int64_t kMostBlocks = 1 << 24;    // of a launch
 constexpr int64_t kMostAskedFor = 1 << 20;  // bytes of parameters that are asked for early
 
@@ -179,7 +181,7 @@ int chained_column(const SkinnyList::Impl& list, const Operand& a, const Operand
   const SkinnyProblem& p = list.group.at[list.group.count - 1];
   if (p.kind != SkinnyKind::kNarrow || p.accumulate || p.splits > 1 || p.k > kChainedDepth ||
       p.chunks + divide_up(y.cols, kSpreadCols) > kChainedChunks || p.m >= kTallRows ||
-      p.m != a.rows || p.y_ld != a.ld)
+      p.m < kChainedRows || p.m != a.rows || p.y_ld != a.ld)
     return -1;
   const int64_t column = a.as<const Bf16>() - static_cast<const Bf16*>(p.y);
   return column >= 0 && column + a.cols <= p.r ? static_cast<int>(column) : -1;
