@@ -93,7 +93,6 @@ void Trainer::Impl::choose_step() {
   const int64_t least_blocks = options.grad_checkpoint ? forecast.blocks : 0;
   std::unique_ptr<TrainStep> free_step = make_step(free, least_blocks);
   StepForecast f = free_step->forecast(m.backend());
-  forecast.free_bytes = f.total();
   forecast.recompute_blocks = least_blocks;
   const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
   if (options.memory_bytes <= 0 || f.total() + kept <= options.memory_bytes) {
@@ -112,6 +111,9 @@ void Trainer::Impl::choose_step() {
   forecast.recompute = forecast.recompute_blocks > 0;
   add_sizes(kept);
   f = step->forecast(m.backend());
+  if (free_step && others.empty())
+    free_step->add_sizes(*m.weights, smaller_sizes(train, order(), free, options.packing));
+  forecast.free_bytes = free_step ? free_step->forecast(m.backend()).total() : f.total();
   forecast.weights = f.weights;
   forecast.params = f.params;
   forecast.gradients = f.grads;

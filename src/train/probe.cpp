@@ -84,9 +84,10 @@ Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
     return train_weights(cut, all ? -1 : 1);
   }
   LoraOptions lora;
-  const LoraModule& first = like->modules().front();
-  lora.rank = first.rank;
-  lora.dropout = first.dropout;
+  if (!like->modules().empty()) {
+    lora.rank = like->modules().front().rank;
+    lora.dropout = like->modules().front().dropout;
+  }
   std::set<std::string> targets;
   for (const LoraModule& m : like->modules()) {
     // model.layers.3.self_attn.q_proj → self_attn.q_proj
@@ -95,9 +96,9 @@ Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
     targets.insert(dot == std::string::npos ? m.module : m.module.substr(dot + 1));
   }
   lora.targets.assign(targets.begin(), targets.end());
-  lora.dora = whole.adapter->options().dora;
-  lora.init = whole.adapter->options().init;
-  for (const WholeModule& m : whole.adapter->wholes())
+  lora.dora = like->options().dora;
+  lora.init = like->options().init;
+  for (const WholeModule& m : like->wholes())
     if (m.layer < 0) lora.modules_to_save.push_back(m.module);
   made = std::make_shared<Adapter>(Adapter::create(lora, adaptable_linears(cut)));
   return train_adapter(*made);
