@@ -42,11 +42,11 @@ TEST_F(Bench, RowsHaveTheirFields) {
       EXPECT_GT(line["tokens_per_second"], 0) << line;
     }
   }
-  EXPECT_EQ(rows,
-            (std::vector<std::string>{"train step", "gradient forward", "gradient backward",
-                                      "gradient total", "prefill prompt", "decode token",
-                                      "generate first token", "generate per token",
-                                      "generate total", "generate what streaming adds per token"}));
+  EXPECT_EQ(rows, (std::vector<std::string>{"train step", "gradient forward", "gradient backward",
+                                            "gradient total", "prefill prompt", "decode token",
+                                            "generate first token, greedy", "generate first token",
+                                            "generate per token", "generate total",
+                                            "generate what streaming adds per token"}));
   Json train = r.lines()[0];
   EXPECT_EQ(train["losses"].size(), 10u);
   EXPECT_EQ(train["targets"], "q_proj,v_proj");
