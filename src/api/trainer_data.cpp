@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <ctime>
+#include <limits>
 
 #include "api/trainer_impl.h"
 #include "base/check.h"
@@ -37,7 +38,9 @@ void Trainer::Impl::load_data() {
   const ChatTemplate* chat = m.chat_template ? &*m.chat_template : nullptr;
   options.dataset.date = date_of_run(options);
   DataOptions d = data_options(options.dataset);
-  d.keep_prompts = kSamples;
+  // Which rows --val-split holds out is known only when all are read.
+  d.keep_prompts =
+      options.val_split > 0 ? std::numeric_limits<int64_t>::max() : static_cast<int64_t>(kSamples);
   d.pairs = pair_rows();
   if (d.max_seq_length > m.config.max_positions) {
     d.max_seq_length = m.config.max_positions;

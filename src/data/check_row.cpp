@@ -101,8 +101,8 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
       add("replacement_character", place, ": ", p.replacements,
           " times U+FFFD, which stands for bytes that were lost");
     if (p.mojibake > 0)
-      add("mojibake", place, ": ", p.mojibake, " characters read in a wrong encoding, such as \"",
-          p.first_mojibake, "\"");
+      add("mojibake", place, ": ", p.mojibake, p.mojibake == 1 ? " character" : " characters",
+          " read in a wrong encoding, such as \"", p.first_mojibake, "\"");
     if (p.controls + p.mojibake == 0) return;
     value = std::move(p.repaired);
     check.changed = true;

@@ -176,6 +176,10 @@ TEST_F(Data, WeightsAndValSplitInTraining) {
                       "3"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(r.event("eval")["rows"], 4);
+  // The samples are held-out rows, in their own words.
+  EXPECT_TRUE(r.err.find("prompt  a") != std::string::npos ||
+              r.err.find("prompt  b") != std::string::npos)
+      << r.err;
   const int64_t steps = r.event("done")["steps"];
   EXPECT_GE(steps, 2 * 4 + 8);
   EXPECT_LE(steps, 2 * 8 + 4);
