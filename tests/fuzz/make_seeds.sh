@@ -15,6 +15,10 @@ printf '{"text": "one"}\r\n\n{"text": "two"}\n[1, 2' | seed json lines
 printf '\357\273\277{"k": 18446744073709551616, "deep": [[[[[[[[]]]]]]]]}' | seed json mark
 printf '"\303\251\355\240\200"' | seed json broken_utf8
 
+printf '{"text": "one"}\r\n\n{"text": "two"}\n{"prompt": 1, "completion": ["x"]}\n{' | seed rows lines
+printf '[{"text": "one"},\n {"text": "two"}, 3, {"a": [1, {"b": "]"}]}\n]' | seed rows array
+printf '\357\273\277prompt,completion\r\n"a ""b"", c","d\ne"\r\nf,g,h\n\n"open' | seed rows table
+
 # tensors NAME HEADER DATA: a file whose length field is right (headers here are < 256 bytes)
 tensors() {
   { printf "\\$(printf '%03o' "${#2}")\\000\\000\\000\\000\\000\\000\\000"; printf '%s%s' "$2" "$3"; } |

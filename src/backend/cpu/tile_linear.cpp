@@ -157,7 +157,9 @@ size_t linear_bwd_scratch(const StepArgs& args, int threads) {
 
 // The dot products of AVX-512 are no faster than f32's multiply-adds: no parts there.
 template <const Unit& U>
-constexpr bool kParts = &U == &kAmxUnit;
+bool has_parts() {
+  return &U == &kAmxUnit;
+}
 
 // Fewer rows are bound by reading w: linear.cpp. Adapters and what trains are f32: also there.
 constexpr int64_t kWideRows = 9, kWideSize = 64;
@@ -168,7 +170,7 @@ bool is_wide_weight(const Operand& w) {
 template <const Unit& U>
 bool accepts_wide_fwd(const StepArgs& args) {
   const Operand& x = args.in[0];
-  return kParts<U> && is_wide(x) && x.rows >= kWideRows && is_wide_weight(args.in[1]) &&
+  return has_parts<U>() && is_wide(x) && x.rows >= kWideRows && is_wide_weight(args.in[1]) &&
          is_weight(input(args, 2)) && is_wide(args.out[0]);
 }
 template <const Unit& U>
@@ -189,7 +191,7 @@ size_t wide_fwd_scratch(const StepArgs& args, int threads) {
 template <const Unit& U>
 bool accepts_wide_bwd(const StepArgs& args) {
   const Operand& dy = args.in[0];
-  return kParts<U> && is_wide(dy) && dy.rows >= kWideRows && is_wide_weight(input(args, 2)) &&
+  return has_parts<U>() && is_wide(dy) && dy.rows >= kWideRows && is_wide_weight(input(args, 2)) &&
          is_wide(args.out[0]) && !output(args, 1) && !output(args, 2);
 }
 template <const Unit& U>
@@ -218,11 +220,11 @@ void embed_fwd(const StepArgs& args) {
 
 template <const Unit& U>
 bool accepts_head_fwd(const StepArgs& args) {
-  return accepts_tile_head_fwd(args, kParts<U>);
+  return accepts_tile_head_fwd(args, has_parts<U>());
 }
 template <const Unit& U>
 bool accepts_head_bwd(const StepArgs& args) {
-  return accepts_tile_head_bwd(args, kParts<U>);
+  return accepts_tile_head_bwd(args, has_parts<U>());
 }
 template <const Unit& U>
 void head_fwd(const StepArgs& args) {
