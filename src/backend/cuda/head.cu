@@ -19,13 +19,13 @@
 
 #include "backend/accepts.h"
 #include "backend/cuda/head_exp.h"
+#include "backend/cuda/head_stretch.cuh"
 #include "backend/cuda/product.h"
 #include "backend/cuda/weights.cuh"
 
 namespace wick::cuda {
 namespace {
 
-constexpr int kThreads = 384, kPacks = 11, kEach = 4;  // of a row of logits, all in registers
 constexpr int64_t kRows = 2048;
 constexpr int64_t kWords = kThreads * kPacks * kEach;  // 132 tiles of 128
 
@@ -162,39 +162,6 @@ Operand words_of(const Queue& queue, const Work& work, const Operand& w, int64_t
   });
   return made;
 }
-
-// The words of a row that a thread has in registers: kEach of every kThreads * kEach.
-struct Stretch {
-  Pack<float, kEach> at[kPacks];
-  static constexpr int kStep = kThreads * kEach;
-  static __device__ int first() { return static_cast<int>(threadIdx.x) * kEach; }
-  // `skip`, a word, and what lies beyond the words become -inf.
-  __device__ Stretch(const float* row, int words, int skip) {
-    const int count = words - first();
-    row += first();
-    skip -= first();
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (i * kStep < count) at[i] = load<kEach>(row + i * kStep);
-#pragma unroll
-      for (int j = 0; j < kEach; ++j)
-        if (i * kStep + j >= count || i * kStep + j == skip) at[i].at[j] = -INFINITY;
-    }
-  }
-  template <typename T>
-  __device__ void store_as(T* row, int words) const {
-    const int count = words - first();
-    row += first();
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      if (i * kStep >= count) break;
-      Pack<T, kEach> v;
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) v.at[j] = from_f32<T>(at[i].at[j]);
-      store(row + i * kStep, v);
-    }
-  }
-};
 
 template <typename T>
 __device__ inline float exponential(float x) {
@@ -402,19 +369,6 @@ struct ScaleRows {
 #pragma unroll
     for (int i = 0; i < kWide; ++i) v.set(i, g * v[i]);
     store_wide<kAligned>(dx[m] + c, left, v);
-  }
-};
-
-template <typename T, bool kAligned>
-struct Narrow {
-  Rows<const float> from;
-  Rows<T> to;
-  __device__ void operator()(int64_t m, int c, int left) const {
-    const Wide<float> v = load_wide<kAligned>(from[m] + c, left);
-    Wide<T> narrow;
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) narrow.set(i, v[i]);
-    store_wide<kAligned>(to[m] + c, left, narrow);
   }
 };
 

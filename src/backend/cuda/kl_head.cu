@@ -115,19 +115,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) kl[row] = ignored ? 0.0f : (first ? sum : kl[row] + sum);
 }
 
-template <typename T, bool kAligned>
-struct Narrow {
-  Rows<const float> from;
-  Rows<T> to;
-  __device__ void operator()(int64_t m, int c, int left) const {
-    const Wide<float> v = load_wide<kAligned>(from[m] + c, left);
-    Wide<T> narrow;
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) narrow.set(i, v[i]);
-    store_wide<kAligned>(to[m] + c, left, narrow);
-  }
-};
-
 float scale_of(const StepArgs& args) { return 1.0f / attr<KlAttr>(*args.step).temperature; }
 
 void kl_head_fwd(const StepArgs& args) {

@@ -108,6 +108,20 @@ void each_wide(const Queue& queue, int64_t rows, int64_t cols, const F& f) {
          static_cast<int>(cols), f);
 }
 
+// For each_wide: to = from, rounded.
+template <typename T, bool kAligned>
+struct Narrow {
+  Rows<const float> from;
+  Rows<T> to;
+  __device__ void operator()(int64_t m, int c, int left) const {
+    const Wide<float> v = load_wide<kAligned>(from[m] + c, left);
+    Wide<T> narrow;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) narrow.set(i, v[i]);
+    store_wide<kAligned>(to[m] + c, left, narrow);
+  }
+};
+
 // Zeros, as one node of a graph.
 inline void clear_rows(const Queue& queue, const Operand& o) {
   if (o.elements() == 0) return;
