@@ -71,8 +71,8 @@ class SweepTest : public ::testing::Test {
         ASSERT_EQ(e.result.history.size(), lone.history.size()) << a.name;
         // The same rows in a program of another size: sums of gradients are cut elsewhere.
         for (size_t i = 0; i < lone.history.size(); ++i)
-          EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, 1e-4) << a.name << " " << i;
-        EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-4) << a.name;
+          EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, 1e-5) << a.name << " " << i;
+        EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-5) << a.name;
       }
     }
   }
@@ -117,8 +117,8 @@ TEST_F(SweepTest, DataSetsOfOtherSizesAndAResume) {
     for (const SweepEntry& e : r.entries) {
       if (e.name != a.name) continue;
       EXPECT_EQ(e.result.steps, lone.steps) << a.name;
-      EXPECT_NEAR(e.result.final_loss, lone.final_loss, 1e-4) << a.name;
-      EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-4) << a.name;
+      EXPECT_NEAR(e.result.final_loss, lone.final_loss, 1e-5) << a.name;
+      EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-5) << a.name;
     }
   }
 }
