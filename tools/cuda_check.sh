@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What only a GPU can show of a built tree: every op case and golden on each code path of the card,
-# and the memory checkers over the op cases. Writes a summary for people to FILE.
+# killed and resumed runs, and the memory checkers over the op cases (all three at a time). Writes a summary for people to FILE.
 #   tools/cuda_check.sh BUILD FILE
 set -uo pipefail
 build=$(cd "$1" && pwd) file=$2
@@ -13,7 +13,7 @@ failed=0
 say() { echo "$*" | tee -a "$file"; }
 # A name, then a command; its last line is kept, and on failure its last twenty are shown.
 check() {
-  local name=$1 since=$SECONDS log=$logs/log
+  local name=$1 since=$SECONDS log=$logs/$BASHPID.log
   shift
   if "$@" >"$log" 2>&1; then
     say "$name: passed ($((SECONDS - since)) s): $(tail -1 "$log")"
@@ -21,6 +21,7 @@ check() {
     say "$name: FAILED ($((SECONDS - since)) s)"
     tail -20 "$log"
     failed=1
+    return 1
   fi
 }
 
@@ -34,11 +35,19 @@ for arch in $archs; do
   check "op cases, cuda/$arch" "$build/ops_runner" check --device "cuda/$arch"
 done
 check "goldens" "$build/golden_test" --gtest_brief=1 --gtest_filter='*cuda*'
+check "goldens of adapter kinds" "$build/kinds_test" --gtest_brief=1 --gtest_filter='*cuda*'
+check "goldens of preference losses" "$build/preference_golden_test" --gtest_brief=1 \
+  --gtest_filter='*cuda*'
+check "optimizers" "$build/optimizer_test" --gtest_brief=1
+check "random plans" "$build/random_plan_test" --gtest_brief=1
+check "50 kills in one run, and 50 while a checkpoint is written" \
+  env WICK_KILLS="${WICK_KILLS:-50}" WICK_DEVICE=cuda "$build/cli_kill_test" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
     check "compute-sanitizer $tool over the op cases" timeout 300 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$build/ops_runner" check --device cuda
+      --error-exitcode 9 "$build/ops_runner" check --device cuda &
   done
+  for job in $(jobs -p); do wait "$job" || failed=1; done
 else
   say "compute-sanitizer: not found, not run"
 fi

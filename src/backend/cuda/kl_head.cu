@@ -224,8 +224,8 @@ void kl_head_bwd(const StepArgs& args) {
 // `threads` of a scratch function is the device's number of multiprocessors.
 Candidates kl_head_candidates(Arch) {
   static constexpr Candidate kTable[] = {
-      {Op::kKlHead, Dir::kForward, "kl_head_fwd", kl_head_fwd, accepts<0b101, 0b1010, 0b10, 0b1010>,
-       kl_head_fwd_scratch},
+      {Op::kKlHead, Dir::kForward, "kl_head_fwd", kl_head_fwd,
+       accepts<0b101, 0b1010, 0b10, 0b1010, true>, kl_head_fwd_scratch},
       {Op::kKlHead, Dir::kBackward, "kl_head_bwd", kl_head_bwd, accepts<0b10, 0, 0b1>, nullptr},
   };
   return kTable;
