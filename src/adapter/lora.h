@@ -104,11 +104,11 @@ class Adapter {
   // rank < 1, more layers than the model has, kinds that do not go together.
   static Adapter create(const LoraOptions& options, std::span<const LinearInfo> linears);
 
-  // Reads a PEFT folder; `params` receives the numbers. Throws: kNotFound, kCorruptFile,
-  // kUnsupported (kinds of adapter that wick does not run), kInvalidArgument (made for another
-  // model: names the first module or shape that does not fit).
-  // `lora_plus_ratio` is for going on to train it.
-  static Adapter load(const std::filesystem::path& folder, std::span<const LinearInfo> linears,
+  // Reads a PEFT folder, named itself or by its adapter_model.safetensors; `params` receives the
+  // numbers. Throws: kNotFound, kCorruptFile, kUnsupported (kinds of adapter that wick does not
+  // run), kInvalidArgument (made for another model: names the first module or shape that does not
+  // fit). `lora_plus_ratio` is for going on to train it.
+  static Adapter load(const std::filesystem::path& path, std::span<const LinearInfo> linears,
                       std::vector<float>& params, float lora_plus_ratio = 1.0f);
 
   // Kaiming-uniform A (a = sqrt 5, i.e. uniform in ±1/sqrt(in)) or a normal one of deviation 1 / R,

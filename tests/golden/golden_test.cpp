@@ -281,6 +281,14 @@ TEST_P(Golden, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
+TEST_P(Golden, AnAdapterMayBeNamedByItsFile) {
+  std::vector<float> params;
+  const std::string folder = std::string(WICK_SOURCE_DIR) + "/tests/golden/" + GetParam().name;
+  Adapter::load(folder + "/adapter/adapter_model.safetensors", adaptable_linears(c_.config),
+                params);
+  expect_same_bits(params, c_.adapter_params);
+}
+
 TEST_P(Golden, ARowHasTheSameBitsInAnyPack) {
   TrainStep step = make_step(train_adapter(c_.adapter), roomy_limits(c_), false);
   std::vector<float> alone;

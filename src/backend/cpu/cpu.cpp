@@ -156,14 +156,15 @@ class CpuBackend final : public Backend {
 
  private:
   // On threads of its own: info() may be called while the pool is at work.
-  // The best of short rounds, since a round in which another process had a CPU says nothing.
+  // The best of several short rounds, since a round in which another process had a CPU, or this one
+  // was stopped, says nothing.
   double measure_peak(double (*loop)(Rung, int64_t), int milliseconds) const {
     using Clock = std::chrono::steady_clock;
     ThreadPool pool(pool_.threads());
     double best = 0;
     int64_t rounds = 1000;
-    for (auto start = Clock::now();
-         Clock::now() - start < std::chrono::milliseconds(milliseconds);) {
+    const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
+    for (int i = 0; i < 8 || Clock::now() < end; ++i) {
       auto t0 = Clock::now();
       pool.parallel(pool.threads(), [&](int64_t) { loop(rung_, rounds); });
       double seconds = std::chrono::duration<double>(Clock::now() - t0).count();
