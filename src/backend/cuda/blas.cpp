@@ -177,7 +177,8 @@ class LtBlas final : public Blas {
       return true;
     }
     const std::string name = key_name(key);
-    if (!table_.find(name, &algo, sizeof algo) || !works(call, algo)) {
+    const bool listed = table_.find(name, &algo, sizeof algo);
+    if (!listed || !works(call, algo)) {
       cublasLtMatmulPreferenceOpaque_t preference;
       WICK_CHECK(api_.preference_init(&preference, sizeof preference) == CUBLAS_STATUS_SUCCESS);
       api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &call.workspace,
@@ -190,7 +191,7 @@ class LtBlas final : public Blas {
           found == 0)
         return false;
       algo = results[found > 1 ? fastest(call, {results, static_cast<size_t>(found)}) : 0].algo;
-      table_.add(name, &algo, sizeof algo);
+      table_.add(name, &algo, sizeof algo, listed);
     }
     chosen_.emplace(key, algo);
     return true;

@@ -59,9 +59,10 @@ bool TuningTable::find(const std::string& name, void* value, size_t bytes) const
   return true;
 }
 
-void TuningTable::add(const std::string& name, const void* value, size_t bytes) {
+void TuningTable::add(const std::string& name, void* value, size_t bytes, bool replaces) {
   if (!usable()) return;
-  load();  // what another process has added meanwhile
+  load();
+  if (!replaces && find(name, value, bytes)) return;
   entries_[name] = to_hex(value, bytes);
   std::string text;
   for (const auto& [key, hex] : entries_) text += cat(key, " = ", hex, "\n");

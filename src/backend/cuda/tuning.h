@@ -17,8 +17,10 @@ class TuningTable {
   bool usable() const { return !file_.empty(); }
   // False where there is no entry of that name and size.
   bool find(const std::string& name, void* value, size_t bytes) const;
-  // Adds to the file at once. Nothing where the table is unusable.
-  void add(const std::string& name, const void* value, size_t bytes);
+  // Adds to the file at once, so that a run that is killed and resumed finds what it chose. An
+  // entry that another process has added meanwhile stays, and is given back in `value`, unless it
+  // is the one that this replaces. Nothing where the table is unusable.
+  void add(const std::string& name, void* value, size_t bytes, bool replaces = false);
 
  private:
   void load();
