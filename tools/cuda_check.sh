@@ -39,6 +39,9 @@ check "goldens of adapter kinds" "$build/kinds_test" --gtest_brief=1 --gtest_fil
 check "goldens of preference losses" "$build/preference_golden_test" --gtest_brief=1 \
   --gtest_filter='*cuda*'
 check "optimizers" "$build/optimizer_test" --gtest_brief=1
+for test in api fit prefix preference_run; do
+  check "$test" env WICK_DEVICE=cuda "$build/${test}_test" --gtest_brief=1
+done
 check "random plans" "$build/random_plan_test" --gtest_brief=1
 check "50 kills in one run, and 50 while a checkpoint is written" \
   env WICK_KILLS="${WICK_KILLS:-50}" WICK_DEVICE=cuda "$build/cli_kill_test" --gtest_brief=1

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "api/test_device.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
@@ -56,7 +57,7 @@ class Api : public ::testing::Test {
   std::string bytes(const std::string& file) const { return read_file(root_ / file); }
 
   fs::path root_;
-  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+  Engine engine_{test_device()};
 };
 
 // Runs f and gives the message of the Error it throws, "" if it throws none.

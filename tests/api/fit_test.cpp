@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "api/test_device.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "wick/wick.h"
@@ -46,7 +47,7 @@ class FitTest : public ::testing::Test {
   }
 
   fs::path root_;
-  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+  Engine engine_{test_device()};
 };
 
 std::vector<double> losses(const TrainResult& r) {

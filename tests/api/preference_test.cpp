@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "api/test_device.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "wick/wick.h"
@@ -67,7 +68,7 @@ class PreferenceRun : public ::testing::TestWithParam<std::string> {
   }
 
   fs::path root_;
-  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+  Engine engine_{test_device()};
 };
 
 TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {

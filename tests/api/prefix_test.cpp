@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 
+#include "api/test_device.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "train/prefix_store.h"
@@ -59,7 +60,7 @@ class PrefixTest : public ::testing::Test {
   std::string bytes(const std::string& file) const { return read_file(root_ / file); }
 
   fs::path root_;
-  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+  Engine engine_{test_device()};
 };
 
 TEST_F(PrefixTest, TheSameBitsWithAndWithoutInMemoryAndOnDisk) {

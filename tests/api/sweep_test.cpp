@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "api/test_device.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
@@ -78,7 +79,7 @@ class SweepTest : public ::testing::Test {
   }
 
   fs::path root_;
-  Engine engine_{EngineOptions{.device = "cpu", .threads = 2}};
+  Engine engine_{test_device()};
 };
 
 TEST_F(SweepTest, EachAdapterIsItsLoneRun) {
