@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Kills `wick train` with SIGKILL N times at random moments and N times while a checkpoint is being
-# written, resumes each time, and compares the results' bytes with those of undisturbed runs.
+# Kills one run of `wick train` with SIGKILL N times at random moments and another N times while a checkpoint is
+# being written, resumes each time, and compares the results' bytes with those of undisturbed runs.
 #   tools/kill_test.sh [N] [--device cpu|cuda] [--build FOLDER]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -28,6 +28,7 @@ struct DatasetOptions {
   std::string system_prompt = {};         // for conversations that have none
   std::string chat_template_config = {};  // JSON object of template variables
   std::string date = {};                  // "2026-01-02": the template's today; "": today
+  bool skip_unreadable = false;  // rows that cannot be used are named in issues(), not thrown
   std::string prompt_feature = "prompt", completion_feature = "completion", text_feature = "text",
               chat_feature = "messages";
 };
@@ -39,14 +40,16 @@ struct DatasetToken {
 };
 
 struct DatasetRow {
-  std::string format;  // text, completions, chat
+  std::string format;  // text, completions, chat, preference
   int64_t line = 0;
   int64_t full_length = 0;  // before cutting
+  int64_t second = 0;       // of a preference: where the rejected sequence begins in tokens
   std::vector<DatasetToken> tokens;
 };
 
 struct DatasetIssue {
-  // Of a data set: cut, no_trained_token, no_stop_token, duplicate, other. Of check_data: those
+  // Of a data set: cut, no_trained_token, no_stop_token, unreadable, duplicate, other. Of
+  // check_data: those
   // that docs/data.md lists.
   std::string kind;
   std::string file;
@@ -65,9 +68,10 @@ struct DataSplit {
   std::vector<std::string> files = {};
   int64_t rows = 0, rows_read = 0;  // with trained tokens; all, readable or not
   int64_t rows_over_limit = 0;
-  int64_t tokens = 0, trained_tokens = 0;                  // after cutting
-  std::map<std::string, int64_t> formats = {};             // rows of each
-  int64_t shortest = 0, longest = 0, median = 0, p90 = 0;  // tokens per row, before cutting
+  int64_t tokens = 0, trained_tokens = 0;       // after cutting
+  std::map<std::string, int64_t> formats = {};  // rows of each
+  // Tokens per row, before cutting; of a pair, of each of its sequences.
+  int64_t shortest = 0, longest = 0, median = 0, p90 = 0;
   std::vector<int64_t> lengths = {};
   std::string written = {};  // the cleaned copy
   int64_t rows_written = 0;
@@ -89,7 +93,8 @@ DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
 class Dataset {
  public:
   // `split` is train, valid or test; of several sources those that have it are read one after the
-  // other. Throws: kNotFound; kCorruptFile as "file:line: what"; kInvalidArgument.
+  // other. Rows with "chosen" and "rejected" are preferences.
+  // Throws: kNotFound; kCorruptFile as "file:line: what"; kInvalidArgument.
   static Dataset load(const Model& model, const std::vector<DataSource>& sources,
                       const std::string& split, const DatasetOptions& options = {});
   static Dataset load(const Model& model, const std::string& path, const std::string& split,

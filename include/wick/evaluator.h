@@ -27,7 +27,24 @@ struct ExampleResult {
   double loss = 0;     // mean over its trained tokens
   int64_t tokens = 0;  // trained
   bool has_match = false, exact_match = false;
+  // Of a preference, whose loss and tokens are the chosen answer's: log p of both answers, and by
+  // how much more than the reference the model prefers the chosen one.
+  bool is_pair = false;
+  double chosen_logp = 0, rejected_logp = 0, reward_margin = 0;
+  int64_t rejected_tokens = 0;
   std::string prompt, expected, answer;  // where an answer was generated
+};
+
+// Of rows {prompt, chosen, rejected}. A reward is log p of an answer minus the same of the model
+// without its adapter; training reports it times beta. Margins are chosen minus rejected.
+struct PreferenceResult {
+  int64_t pairs = 0;
+  double accuracy = 0, accuracy_stderr = 0;    // the chosen answer is likelier
+  double by_length = 0, by_length_stderr = 0;  // likelier per token
+  double margin = 0, margin_stderr = 0;        // in log p
+  bool has_reward = false;                     // an adapter is attached
+  double reward_accuracy = 0, reward_accuracy_stderr = 0;
+  double reward_margin = 0, reward_margin_stderr = 0;
 };
 
 struct EvalResult {
@@ -37,6 +54,7 @@ struct EvalResult {
   int64_t match_rows = 0, matches = 0;
   double exact_match = 0, exact_match_stderr = 0;  // share of match_rows
   double seconds = 0;
+  PreferenceResult preference = {};  // where there are pairs
   std::vector<ExampleResult> examples;
 };
 
@@ -80,6 +98,8 @@ struct PairedDifference {
 PairedDifference paired_difference(const std::vector<PairedRow>& rows, uint64_t seed = 0);
 PairedDifference compare_losses(const EvalResult& a, const EvalResult& b, uint64_t seed = 0);
 PairedDifference compare_matches(const EvalResult& a, const EvalResult& b, uint64_t seed = 0);
+// Whether the chosen answer is likelier, over the rows that are pairs.
+PairedDifference compare_preferences(const EvalResult& a, const EvalResult& b, uint64_t seed = 0);
 PairedDifference compare_choices(const ChoiceResult& a, const ChoiceResult& b, uint64_t seed = 0);
 
 }  // namespace wick

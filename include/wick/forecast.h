@@ -13,8 +13,10 @@ struct Forecast {
   int64_t peak_bytes = 0;
   // Parts of the arena when it is fullest; their sum is arena.
   int64_t activations = 0, head = 0, workspace = 0;
-  int64_t process_bytes = 0;    // of this process besides: code, tokenizer, data; not in peak_bytes
-  int64_t tokens_per_step = 0;  // T of a micro-batch
+  // Of this process besides: code, tokenizer, data, copies while a checkpoint is written; not in
+  // peak_bytes.
+  int64_t process_bytes = 0;
+  int64_t tokens_per_step = 0;   // T of a micro-batch
   int64_t targets_per_step = 0;  // M
   bool recompute = false;
   int64_t recompute_blocks = 0, blocks = 0;  // recomputed in the backward pass, of those trained
@@ -30,8 +32,10 @@ struct Forecast {
   double step_ms = 0;  // of one update, from a moment's run of a part of the model; 0 if the device
                        // cannot be timed
   double eval_ms = 0;  // of one look at the held-out rows
+  double save_ms = 0;  // of one checkpoint with its result; the disk's speed is assumed
+  double cold_ms = 0;  // that the first update takes more: its memory is touched the first time
   int64_t updates = 0;        // of the whole run
-  double total_seconds = 0;   // updates and looks at the held-out rows
+  double total_seconds = 0;   // updates, looks at the held-out rows, checkpoints
   bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
   int64_t disk_bytes = 0;     // of what is saved at the end
   // Tokens per token slot of the first epoch: as it is run, had each batch been padded to its

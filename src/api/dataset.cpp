@@ -20,6 +20,8 @@ const char* issue_kind_name(DataIssueKind kind) {
       return "no_trained_token";
     case DataIssueKind::kNoStopToken:
       return "no_stop_token";
+    case DataIssueKind::kUnreadable:
+      return "unreadable";
     case DataIssueKind::kOther:
       return "other";
   }
@@ -38,6 +40,7 @@ DataOptions data_options(const DatasetOptions& options) {
   if (!options.date.empty()) d.date = options.date;
   d.prompt_key = options.prompt_feature;
   d.completion_key = options.completion_feature;
+  d.skip_unreadable = options.skip_unreadable;
   d.text_key = options.text_feature;
   d.messages_key = options.chat_feature;
   return d;
@@ -84,9 +87,10 @@ Dataset Dataset::load(const Model& model, const std::vector<DataSource>& sources
   auto impl = std::make_unique<Impl>();
   impl->model = &model;
   impl->options = options;
-  impl->rows =
-      ExampleSet::load(sources, split, m.words(), m.chat_template ? &*m.chat_template : nullptr,
-                       data_options(options));
+  DataOptions read = data_options(options);
+  read.pairs = PairRows::kWhereFound;
+  impl->rows = ExampleSet::load(sources, split, m.words(),
+                                m.chat_template ? &*m.chat_template : nullptr, read);
   return Dataset(std::move(impl));
 }
 
@@ -108,7 +112,8 @@ DatasetRow Dataset::row(int64_t index) const {
          size() - 1);
   const Example& e = impl_->rows[index];
   DatasetRow row;
-  row.format = row_format_name(e.format);
+  row.format = e.second > 0 ? "preference" : row_format_name(e.format);
+  row.second = e.second;
   row.line = e.line;
   row.full_length = e.full_length;
   for (const ShownToken& t : shown_tokens(e, impl_->model->tokenizer()))

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "api/internal.h"
 #include "base/check.h"
@@ -25,30 +26,71 @@ double share_error(double share, int64_t rows) {
 struct RowScore {
   double logp = 0;  // summed
   int64_t tokens = 0;
+  double rejected_logp = 0;  // of a preference, whose chosen answer is the above
+  int64_t rejected_tokens = 0;
+  double margin() const { return logp - rejected_logp; }
 };
 
 // The rows [0, count) of `set`.
 std::vector<RowScore> score_rows(Model::Impl& m, const ExampleSet& set, int64_t count,
-                                 int64_t batch_size) {
+                                 int64_t batch_size, bool with_adapter = true) {
   std::vector<RowScore> scores(static_cast<size_t>(count));
   if (count == 0) return scores;
   std::vector<int64_t> rows(scores.size());
   std::iota(rows.begin(), rows.end(), 0);
   const PackLimits limits =
       choose_limits(set, Order(set.size(), batch_size, 0, false), m.backend().tokens_at_once());
-  Scorer scorer(m.config, *m.weights, m.source(), limits, limits.tokens);
-  scorer.compile(m.backend(), *m.weights, m.params, nullptr);
+  Scorer scorer(m.config, *m.weights, with_adapter ? m.source() : ParamSource{}, limits,
+                limits.tokens);
+  scorer.compile(m.backend(), *m.weights, with_adapter ? m.params : nullptr, nullptr);
   std::vector<float> logp(static_cast<size_t>(limits.targets));
   for (const Pack& pack : pack_rows(set, rows, limits, 0, 0, true)) {
     scorer.score(pack, logp);
     for (size_t t = 0; t < pack.targets.size() && pack.targets[t] >= 0; ++t) {
       RowScore& score =
           scores[static_cast<size_t>(pack.examples[static_cast<size_t>(pack.segment[t])])];
-      score.logp += logp[t];
-      ++score.tokens;
+      const bool rejected = (pack.marks[t] & Pack::kRejected) != 0;
+      (rejected ? score.rejected_logp : score.logp) += static_cast<double>(logp[t]);
+      ++(rejected ? score.rejected_tokens : score.tokens);
     }
   }
   return scores;
+}
+
+// Mean and its standard error over rows.
+std::pair<double, double> mean_and_error(const std::vector<double>& values) {
+  const auto n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (double v : values) sum += v;
+  const double mean = sum / std::max(1.0, n);
+  for (double v : values) squares += (v - mean) * (v - mean);
+  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : 0.0};
+}
+
+PreferenceResult summarize_pairs(const std::vector<ExampleResult>& examples, bool has_reward) {
+  std::vector<double> likelier, per_token, margins, rewarded, rewards;
+  for (const ExampleResult& e : examples) {
+    if (!e.is_pair) continue;
+    const double margin = e.chosen_logp - e.rejected_logp;
+    likelier.push_back(margin > 0 ? 1 : 0);
+    per_token.push_back(e.chosen_logp / static_cast<double>(e.tokens) >
+                                e.rejected_logp / static_cast<double>(e.rejected_tokens)
+                            ? 1
+                            : 0);
+    margins.push_back(margin);
+    rewarded.push_back(e.reward_margin > 0 ? 1 : 0);
+    rewards.push_back(e.reward_margin);
+  }
+  PreferenceResult p;
+  p.pairs = static_cast<int64_t>(margins.size());
+  std::tie(p.accuracy, p.accuracy_stderr) = mean_and_error(likelier);
+  std::tie(p.by_length, p.by_length_stderr) = mean_and_error(per_token);
+  std::tie(p.margin, p.margin_stderr) = mean_and_error(margins);
+  p.has_reward = has_reward;
+  if (!has_reward) return p;
+  std::tie(p.reward_accuracy, p.reward_accuracy_stderr) = mean_and_error(rewarded);
+  std::tie(p.reward_margin, p.reward_margin_stderr) = mean_and_error(rewards);
+  return p;
 }
 
 }  // namespace
@@ -81,6 +123,23 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
     if (scores[i].tokens > 0)
       result.examples[i].loss = -scores[i].logp / static_cast<double>(scores[i].tokens);
   }
+
+  bool pairs = false;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    ExampleResult& e = result.examples[i];
+    e.is_pair = scores[i].tokens > 0 && scores[i].rejected_tokens > 0;
+    e.chosen_logp = scores[i].logp;
+    e.rejected_logp = scores[i].rejected_logp;
+    e.rejected_tokens = scores[i].rejected_tokens;
+    pairs = pairs || e.is_pair;
+  }
+  const bool has_reward = pairs && m.params != nullptr;
+  if (has_reward) {
+    const std::vector<RowScore> base = score_rows(m, set, count, options.batch_size, false);
+    for (size_t i = 0; i < scores.size(); ++i)
+      result.examples[i].reward_margin = scores[i].margin() - base[i].margin();
+  }
+  if (pairs) result.preference = summarize_pairs(result.examples, has_reward);
 
   double sum = 0, weighted_square = 0;
   for (const ExampleResult& e : result.examples) {

@@ -85,6 +85,18 @@ PairedDifference compare_matches(const EvalResult& a, const EvalResult& b, uint6
   return paired_difference(rows, seed);
 }
 
+PairedDifference compare_preferences(const EvalResult& a, const EvalResult& b, uint64_t seed) {
+  check_pairs(a.examples.size(), b.examples.size());
+  auto likelier = [](const ExampleResult& e) {
+    return e.chosen_logp > e.rejected_logp ? 1.0 : 0.0;
+  };
+  std::vector<PairedRow> rows;
+  for (size_t i = 0; i < a.examples.size(); ++i)
+    if (a.examples[i].is_pair && b.examples[i].is_pair)
+      rows.push_back({likelier(a.examples[i]), likelier(b.examples[i]), 1});
+  return paired_difference(rows, seed);
+}
+
 PairedDifference compare_choices(const ChoiceResult& a, const ChoiceResult& b, uint64_t seed) {
   check_pairs(a.examples.size(), b.examples.size());
   std::vector<PairedRow> rows;

@@ -22,6 +22,12 @@ int64_t longest_row(const ExampleSet& set) {
   return longest;
 }
 
+bool keeps_best(const TrainOptions& o) { return o.keep_best || o.early_stop > 0; }
+
+// A checkpoint and its result on a common disk: bytes in a second, and what each takes whatever its
+// size.
+constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
+
 PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
 }
@@ -132,7 +138,7 @@ void Trainer::Impl::choose_step() {
                          ? 1
                          : count_updates(options, train.rows_per_epoch());
   // Adapter or model, and the checkpoint with what the optimizer keeps; the best in both.
-  const int64_t results = options.keep_best || options.early_stop > 0 ? 4 : 2;
+  const int64_t results = keeps_best(options) ? 4 : 2;
   forecast.disk_bytes = results * f.params + f.moments;
   if (free_step) forecast.choice = describe_choice(free);
   forecast_time(free_step.get());
@@ -144,7 +150,10 @@ void Trainer::Impl::choose_step() {
 int64_t Trainer::Impl::process_bytes() const {
   const Model::Impl& m = model->impl();
   const bool embedded = m.folder.folder.empty() && m.weights->files() && !m.weights->loaded();
-  return current_memory_bytes() + 3 * forecast.params + forecast.moments +
+  const int64_t copies = forecast.params * (2 + (keeps_best(options) ? 1 : 0)) + forecast.moments;
+  // What the probe has freed is not the run's.
+  release_free_memory();
+  return current_memory_bytes() + copies +
          (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
 }
 
@@ -304,7 +313,8 @@ void Trainer::Impl::forecast_time(const TrainStep* free_step) {
   const double attended = mean_attended(packs);
   const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
                          {step->limits(), attended, forecast.recompute, step->micro_flops(),
-                          static_cast<float>(options.skip_below)});
+                          static_cast<float>(options.skip_below), optimizer_op(options.optimizer),
+                          optimizer_hyper(options, options.learning_rate, 1)});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
   double seconds = 0;
   for (const Pack& pack : packs) seconds += probe.seconds(step->micro_plan(pack), attended);
@@ -328,8 +338,12 @@ void Trainer::Impl::forecast_time(const TrainStep* free_step) {
                        probe.seconds(step->score_plan(), mean_attended(held_out));
     evals = static_cast<double>(count_evals(options, forecast.updates));
   }
+  forecast.cold_ms = 1e3 * probe.cold_seconds(forecast.peak_bytes - forecast.weights);
+  forecast.save_ms = 1e3 * (kSaveSeconds + static_cast<double>(forecast.disk_bytes) / kDiskRate);
   forecast.total_seconds =
       1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals +
+              forecast.cold_ms +
+              forecast.save_ms * static_cast<double>(count_saves(options, forecast.updates)) +
               forecast.prefix_ms *
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
 }

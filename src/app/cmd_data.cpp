@@ -62,6 +62,7 @@ void show_row(const DatasetRow& row, int64_t index, bool color, Output& out) {
              {"format", row.format},
              {"full_length", row.full_length},
              {"trained_tokens", trained},
+             {"rejected_from", row.second > 0 ? Json(row.second) : Json()},
              {"tokens", tokens}});
   if (out.json()) return;
   out.say(cat("row ", index, ", line ", row.line, ", ", row.format, ": ",
@@ -75,7 +76,10 @@ void show_row(const DatasetRow& row, int64_t index, bool color, Output& out) {
   out.say();
   std::string text;
   bool shade = false;
-  for (const auto& token : row.tokens) {
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    const DatasetToken& token = row.tokens[i];
+    if (row.second > 0 && (i == 0 || i == static_cast<size_t>(row.second)))
+      text += i == 0 ? "-- chosen\n" : cat(text.ends_with('\n') ? "" : "\n", "-- rejected\n");
     std::string shown = token_text(token.text);
     if (!color) {
       // The mark belongs to its token's line.
@@ -193,16 +197,21 @@ Json show_findings(const DataCheck& check, Output& out) {
 Json show_estimate(Model& model, const TrainOptions& options, Output& out) {
   try {
     const Forecast f = Trainer(model, options).forecast();
+    const std::string loss = options.loss == "sft" ? "" : cat(" with --loss ", options.loss);
     const double seconds = f.total_seconds;
     if (!out.json()) {
-      out.result(cat("training ", plural(f.updates, "update"),
+      out.result(cat("training ", plural(f.updates, "update"), loss,
                      seconds > 0 ? cat(", about ", format_seconds(seconds)) : "", ", ",
                      format_bytes(f.peak_bytes)));
       if (f.packed_fill > 0) out.result("packing  token slots used: " + packing_text(f));
     }
-    return {{"updates", f.updates},         {"seconds", seconds > 0 ? Json(seconds) : Json()},
-            {"peak_bytes", f.peak_bytes},   {"packed_fill", f.packed_fill},
-            {"padded_fill", f.padded_fill}, {"sorted_fill", f.sorted_fill}};
+    return {{"loss", options.loss},
+            {"updates", f.updates},
+            {"seconds", seconds > 0 ? Json(seconds) : Json()},
+            {"peak_bytes", f.peak_bytes},
+            {"packed_fill", f.packed_fill},
+            {"padded_fill", f.padded_fill},
+            {"sorted_fill", f.sorted_fill}};
   } catch (const Error& e) {
     if (!out.json()) out.result(cat("training would refuse this: ", visible(e.what())));
     return {{"refused", e.what()}};
@@ -219,8 +228,11 @@ int run(const Args& args, const Flags& flags) {
   options.chat_template_config = flags.chat.chat_template_config;
   options.date = flags.chat.date;
   if (args.given("show")) {
+    options.skip_unreadable = true;
     Dataset data =
         Dataset::load(model, sources, flags.split.empty() ? "train" : flags.split, options);
+    for (const DatasetIssue& issue : data.issues())
+      if (issue.kind == "unreadable") out.say("left out: " + issue_text(issue));
     if (flags.row >= data.size())
       throw UsageError(
           cat("--show got ", flags.row, ", and ", data.file(), " has rows 0 to ", data.size() - 1));
@@ -240,6 +252,9 @@ int run(const Args& args, const Flags& flags) {
     train.data_sources = sources;
     train.dataset = options;
     train.seed = static_cast<uint64_t>(flags.model.seed);
+    for (const DataSplit& s : check.splits)
+      if (s.split == "train" && s.formats.size() == 1 && s.formats.contains("preference"))
+        train.loss = "dpo";
     summary["training"] = show_estimate(model, train, out);
     if (!out.json()) out.result();
   }
@@ -267,9 +282,9 @@ std::function<int()> declare_data(Args& args) {
       "One object per split: event (data), file, split, rows, rows_read, rows_over_limit, formats, "
       "tokens, trained_tokens, trained_share, shortest, median, p90, longest, histogram, written, "
       "rows_written. One per finding: event (finding), kind, file, line (0: the whole file), what. "
-      "At the end one with event (summary), training (updates, seconds, peak_bytes, packed_fill, "
-      "padded_fill, sorted_fill, or refused), kinds, findings, fixes. With --show: row, line, "
-      "format, full_length, trained_tokens, tokens (id, text, trained).";
+      "At the end one with event (summary), training (loss, updates, seconds, peak_bytes, "
+      "packed_fill, padded_fill, sorted_fill, or refused), kinds, findings, fixes. With --show: "
+      "row, line, format, full_length, trained_tokens, rejected_from, tokens (id, text, trained).";
   args.examples = {
       {"wick data --data data", "all splits: lengths, problems, what training would take"},
       {"wick data --data data --show 0", "every token of the first row, trained ones in colour"},

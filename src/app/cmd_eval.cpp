@@ -40,11 +40,18 @@ void show_example(const ExampleResult& e, Output& out) {
     object["expected"] = e.expected;
     object["answer"] = e.answer;
   }
+  if (e.is_pair) {
+    object["chosen_logp"] = e.chosen_logp;
+    object["rejected_logp"] = e.rejected_logp;
+    object["rejected_tokens"] = e.rejected_tokens;
+  }
   out.event(object);
   if (out.json()) return;
   std::string line = cat("row ", e.index, "  line ", e.line, "  loss ", fixed(e.loss, 4), "  ",
                          plural(e.tokens, "token"));
   if (e.has_match) line += e.exact_match ? "  exact" : "  different";
+  if (e.is_pair)
+    line += cat("  log p ", fixed(e.chosen_logp, 2), " and ", fixed(e.rejected_logp, 2));
   out.result(line);
   if (!e.has_match || e.exact_match) return;
   out.result("    wanted  " + visible(e.expected));
@@ -77,8 +84,26 @@ Json choices_json(const ChoiceResult& r) {
           {"seconds", r.seconds}};
 }
 
+Json preference_json(const PreferenceResult& p) {
+  if (p.pairs == 0) return nullptr;
+  Json j = {{"pairs", p.pairs},
+            {"accuracy", p.accuracy},
+            {"accuracy_stderr", p.accuracy_stderr},
+            {"accuracy_by_length", p.by_length},
+            {"accuracy_by_length_stderr", p.by_length_stderr},
+            {"margin", p.margin},
+            {"margin_stderr", p.margin_stderr}};
+  if (!p.has_reward) return j;
+  j["reward_accuracy"] = p.reward_accuracy;
+  j["reward_accuracy_stderr"] = p.reward_accuracy_stderr;
+  j["reward_margin"] = p.reward_margin;
+  j["reward_margin_stderr"] = p.reward_margin_stderr;
+  return j;
+}
+
 Json result_json(const EvalResult& r) {
-  return {{"loss", r.loss},
+  return {{"preference", preference_json(r.preference)},
+          {"loss", r.loss},
           {"loss_stderr", r.loss_stderr},
           {"perplexity", r.perplexity},
           {"perplexity_stderr", r.perplexity_stderr},
@@ -97,6 +122,22 @@ void show_choices(const ChoiceResult& r, Output& out) {
   out.result(cat("by length    ", share_text(r.by_length, r.by_length_stderr)));
 }
 
+void show_preference(const PreferenceResult& p, Output& out) {
+  if (p.pairs == 0) return;
+  auto number = [](double mean, double error) {
+    return cat(fixed(mean, 3), " ± ", fixed(error, 3));
+  };
+  out.result(cat("chosen       likelier in ", share_text(p.accuracy, p.accuracy_stderr), " of ",
+                 plural(p.pairs, "pair"), ", per token in ",
+                 share_text(p.by_length, p.by_length_stderr)));
+  out.result(cat("margin       ", number(p.margin, p.margin_stderr), " of log p"));
+  if (p.has_reward)
+    out.result(cat("reward       higher in ",
+                   share_text(p.reward_accuracy, p.reward_accuracy_stderr), ", margin ",
+                   number(p.reward_margin, p.reward_margin_stderr),
+                   " (log p against the model alone)"));
+}
+
 void show_result(const EvalResult& r, Output& out) {
   out.result(cat("loss         ", fixed(r.loss, 4), " ± ", fixed(r.loss_stderr, 4)));
   out.result(
@@ -104,6 +145,7 @@ void show_result(const EvalResult& r, Output& out) {
   if (r.match_rows > 0)
     out.result(cat("exact match  ", share_text(r.exact_match, r.exact_match_stderr), " (",
                    format_count(r.matches), " of ", format_count(r.match_rows), ")"));
+  show_preference(r.preference, out);
 }
 
 Json difference_json(const PairedDifference& d) {
@@ -195,6 +237,9 @@ class Evaluation {
       if (results[0].rows.match_rows > 0)
         report("exact_match", "exact match  ",
                compare_matches(results[0].rows, results[1].rows, seed), true);
+      if (results[0].rows.preference.pairs > 0)
+        report("preference", "chosen       ",
+               compare_preferences(results[0].rows, results[1].rows, seed), true);
     }
     out_.event(summary);
     return kDone;
@@ -278,7 +323,10 @@ std::function<int()> declare_eval(Args& args) {
       "letter. An answer longer than --max-tokens counts as different. Rows of text, rows that "
       "were cut and, with --no-mask-prompt, all rows have a loss only. Rows with choices "
       "({\"question\", \"choices\", \"answer\"}) are answered by likelihood: the choice with the "
-      "highest log-probability, and by length the one with the highest per character. --compare "
+      "highest log-probability, and by length the one with the highest per character. Of "
+      "preferences ({\"prompt\", \"chosen\", \"rejected\"}) the loss is the chosen answers', and "
+      "the share of pairs whose chosen answer is likelier is given; with an adapter also the share "
+      "in which it prefers that answer more than the model alone does. --compare "
       "evaluates two adapters on the same rows and says whether they differ by more than chance: "
       "the "
       "mean difference B - A with an interval of 95 % (bootstrap over rows, from --seed) and a "
@@ -288,10 +336,12 @@ std::function<int()> declare_eval(Args& args) {
       "With --per-example one object per row: index, line, loss, tokens, and where it applies "
       "exact_match, expected, answer. At the end one with event (eval), split, file, loss, "
       "loss_stderr, perplexity, perplexity_stderr, rows, tokens, match_rows, matches, exact_match, "
-      "exact_match_stderr, seconds; for choices accuracy, accuracy_by_length, their _stderr, "
+      "exact_match_stderr, seconds, preference (pairs, accuracy, accuracy_by_length, margin, "
+      "reward_accuracy, reward_margin, their _stderr); for choices accuracy, accuracy_by_length, "
+      "their _stderr, "
       "chance. "
-      "With --compare event (compare), a, b, and per figure (loss, exact_match, accuracy) "
-      "difference, "
+      "With --compare event (compare), a, b, and per figure (loss, exact_match, preference, "
+      "accuracy) difference, "
       "low, high, p, rows, a_higher, b_higher.";
   args.examples = {
       {"wick eval --data data --adapter-path out", "how good is the adapter on data/test.jsonl?"},

@@ -56,6 +56,8 @@ Json forecast_json(const Forecast& f) {
           {"peak_bytes", f.peak_bytes},
           {"step_ms", f.step_ms},
           {"eval_ms", f.eval_ms},
+          {"save_ms", f.save_ms},
+          {"cold_ms", f.cold_ms},
           {"weights", f.weights},
           {"params", f.params},
           {"gradients", f.gradients},

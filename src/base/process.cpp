@@ -9,6 +9,10 @@
 #include <fstream>
 #include <string>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace wick {
 
 int64_t peak_memory_bytes() {
@@ -31,6 +35,12 @@ int64_t current_memory_bytes() {
   int64_t size = 0, resident = 0;
   if (!(file >> size >> resident)) return 0;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+void release_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 int64_t available_memory_bytes() {

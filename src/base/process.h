@@ -6,9 +6,11 @@
 
 namespace wick {
 
-int64_t peak_memory_bytes();       // resident, since the start or the last reset
-void reset_peak_memory();          // from now on, where the system lets it; otherwise nothing
-int64_t current_memory_bytes();    // resident, now; 0 where the system does not say
+int64_t peak_memory_bytes();     // resident, since the start or the last reset
+void reset_peak_memory();        // from now on, where the system lets it; otherwise nothing
+int64_t current_memory_bytes();  // resident, now; 0 where the system does not say
+// Gives what was freed and is still held for later allocations back to the system, where it can.
+void release_free_memory();
 int64_t available_memory_bytes();  // that a new allocation may take; 0 where it does not say
 int64_t free_disk_bytes(const char* path);  // for an ordinary user; -1 where it does not say
 

@@ -37,6 +37,19 @@ void bench_batch(const BenchContext& c) {
   for (int64_t batch : {1, 4, 8, 16}) decode_row(c, "batch", "decoded token of each row", batch);
 }
 
+namespace {
+
+void emit_train_profile(const BenchContext& c, const std::string& what, TrainCase& train) {
+  if (!c.options.profile) return;
+  StepSeconds runs;
+  const std::vector<Pack> packs = train.next_packs();
+  for (size_t i = 0; i < kProfiledRuns; ++i)
+    runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f));
+  emit_profile(c, what, train.step().micro_plan(), runs);
+}
+
+}  // namespace
+
 void train_row(const BenchContext& c, const char* bench, const char* what, int64_t batch) {
   c.check_length("--seq", c.options.seq);
   TrainCase train(c.backend(), c.config(), c.weights(), case_options(c, batch));
@@ -67,12 +80,7 @@ void train_row(const BenchContext& c, const char* bench, const char* what, int64
   r.more["adapter_dtype"] = "f32";
   r.more["moments_dtype"] = "f32";
   c.emit(std::move(r), static_cast<double>(train.tokens()));
-  if (!c.options.profile) return;
-  StepSeconds runs;
-  const std::vector<Pack> packs = train.next_packs();
-  for (size_t i = 0; i < kProfiledRuns; ++i)
-    runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f));
-  emit_profile(c, what, train.step().micro_plan(), runs);
+  emit_train_profile(c, what, train);
 }
 
 void bench_prefix(const BenchContext& c) {
@@ -97,7 +105,9 @@ void bench_prefix(const BenchContext& c) {
       if (kept) r.more["speedup"] = computed / r.ms.median;
       r.more["note"] = cat("top ", top, " of ", layers, ", ", trained == 1 ? "all" : "half",
                            " of the tokens trained");
+      const std::string what = r.what + ", " + r.more["note"].get<std::string>();
       c.emit(std::move(r), static_cast<double>(train.tokens()));
+      emit_train_profile(c, what, train);
     }
   }
 }

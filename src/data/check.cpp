@@ -2,6 +2,7 @@
 #include "data/check.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -11,6 +12,7 @@
 #include "base/rng.h"
 #include "data/check_row.h"
 #include "data/inspect.h"
+#include "data/preference.h"
 #include "data/row.h"
 #include "data/source.h"
 #include "text/unicode.h"
@@ -49,7 +51,11 @@ class Checker {
  public:
   Checker(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const DataOptions& options,
           const std::string& fix)
-      : options_(with_text(options)), encoder_(tokenizer, chat_template, options_), fix_(fix) {}
+      : options_(with_text(options)),
+        pair_options_(for_pairs(options_)),
+        encoder_(tokenizer, chat_template, options_),
+        pair_encoder_(tokenizer, chat_template, pair_options_),
+        fix_(fix) {}
 
   void split(std::span<const DataSource> sources, const std::string& name) {
     files_.clear();
@@ -79,6 +85,14 @@ class Checker {
  private:
   static DataOptions with_text(DataOptions options) {
     options.keep_text = true;
+    return options;
+  }
+
+  // As training on preferences reads them, but uncut: what is lost is counted here.
+  static DataOptions for_pairs(DataOptions options) {
+    options.mask_prompt = true;
+    options.pairs = PairRows::kPairs;
+    options.max_seq_length = std::numeric_limits<int64_t>::max();
     return options;
   }
 
@@ -128,10 +142,13 @@ class Checker {
     RowCheck check = check_row_text(value, options_);
     for (auto& [kind, what] : check.findings) add(kind, line, std::move(what));
     const Json original = value;
+    const bool pair = is_pair(value);
     std::vector<DataIssue> issues;
     Example example;
     try {
-      example = encoder_.encode(readable_row(std::move(value), options_), false, issues);
+      example =
+          pair ? encode_preference(pair_encoder_, pair_options_, std::move(value), false, issues)
+               : encoder_.encode(std::move(value), false, issues);
     } catch (const Error& e) {
       add(e.code() == ErrorCode::kCorruptFile ? "wrong_type" : "template_error", line, e.what());
       return dropped("cannot be used, left out");
@@ -144,8 +161,9 @@ class Checker {
     }
     if (std::string lost = lost_system_message(original, example.text, options_); !lost.empty())
       add("system_dropped", line, std::move(lost));
-    mixed(line, row_format_name(example.format));
-    const bool trained = count(line, example);
+    const std::string format = pair ? "preference" : row_format_name(example.format);
+    mixed(line, format);
+    const bool trained = count(line, example, format);
     const bool seen = seen_before(line, example, original);
     if (!trained) return dropped("without trained tokens, left out");
     if (seen) return;
@@ -153,28 +171,41 @@ class Checker {
     if (check.changed) ++fixes_["characters repaired"];
   }
 
-  // Lengths and trained tokens; false where nothing is trained.
-  bool count(int64_t line, const Example& example) {
+  // Lengths and trained tokens; false where nothing is trained. The two sequences of a pair are cut
+  // and counted each by itself; one that loses its answer takes the pair with it.
+  bool count(int64_t line, const Example& example, const std::string& format) {
     const int64_t limit = options_.max_seq_length;
-    const int64_t kept = std::min(limit, example.full_length);
-    const auto cut = example.trained.begin() + static_cast<std::ptrdiff_t>(kept);
-    auto is_trained = [](uint8_t t) { return t != 0; };
-    const int64_t trained = std::count_if(example.trained.begin(), cut, is_trained);
-    lengths_.push_back(example.full_length);
-    if (example.full_length > limit) {
-      ++report().rows_over_limit;
-      add("over_limit", line,
-          cat("the row has ", example.full_length, " tokens and is cut to ", limit, "; ",
-              std::count_if(cut, example.trained.end(), is_trained), " trained tokens are lost"));
+    const bool pair = example.second > 0;
+    int64_t tokens = 0, trained = 0;
+    bool complete = true;
+    for (const SequenceView& s : sequences_of(example)) {
+      const auto length = static_cast<int64_t>(s.ids.size());
+      const int64_t kept = std::min(limit, length);
+      const auto cut = s.trained.begin() + static_cast<std::ptrdiff_t>(kept);
+      auto is_trained = [](uint8_t t) { return t != 0; };
+      const int64_t here = std::count_if(s.trained.begin(), cut, is_trained);
+      lengths_.push_back(length);
+      if (length > limit) {
+        ++report().rows_over_limit;
+        add("over_limit", line,
+            cat(pair ? (s.rejected ? "the rejected sequence" : "the chosen sequence") : "the row",
+                " has ", length, " tokens and is cut to ", limit, "; ",
+                std::count_if(cut, s.trained.end(), is_trained), " trained tokens are lost"));
+      }
+      tokens += kept;
+      trained += here;
+      complete = complete && here > 0;
     }
-    if (trained == 0) {
-      add("no_trained_token", line, "the row has no trained token and is left out");
+    if (!complete) {
+      add("no_trained_token", line,
+          format == "preference" ? "an answer of the pair has no trained token, and it is left out"
+                                 : "the row has no trained token and is left out");
       return false;
     }
     ++report().rows;
-    report().tokens += kept;
+    report().tokens += tokens;
     report().trained_tokens += trained;
-    ++report().formats[row_format_name(example.format)];
+    ++report().formats[format];
     return true;
   }
 
@@ -241,8 +272,8 @@ class Checker {
     }
   }
 
-  const DataOptions options_;
-  RowEncoder encoder_;
+  const DataOptions options_, pair_options_;
+  RowEncoder encoder_, pair_encoder_;
   std::string fix_;
   DataCheck result_;
   std::vector<std::string> files_;      // of this split

@@ -111,7 +111,8 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
 
   if (const Json* messages = messages_of(row, options))
     check_messages(*messages, options.messages_key, true, check);
-  for (const std::string& key : {options.completion_key, std::string("chosen")})
+  for (const std::string& key :
+       {options.completion_key, std::string("chosen"), std::string("rejected")})
     if (const Json* answer = find_member(row, key)) {
       if (answer->is_string() && is_blank(answer->get_ref<const std::string&>()))
         add("empty_answer", '"', key, "\" is empty");
@@ -124,14 +125,6 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   if (chosen != nullptr && rejected != nullptr && *chosen == *rejected)
     add("same_answers", "\"chosen\" and \"rejected\" are the same, so the pair teaches nothing");
   return check;
-}
-
-Json readable_row(Json&& row, const DataOptions& options) {
-  if (row.is_object() && find_member(row, "chosen") != nullptr &&
-      find_member(row, "rejected") != nullptr &&
-      find_member(row, options.completion_key) == nullptr)
-    row[options.completion_key] = row["chosen"];
-  return std::move(row);
 }
 
 std::string row_words(const Json& row, const DataOptions& options) {

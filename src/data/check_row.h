@@ -20,9 +20,6 @@ struct RowCheck {
 // says what is wrong.
 RowCheck check_row_text(const Json& row, const DataOptions& options);
 
-// The row as the encoder reads it: a preference row is its prompt with the chosen answer.
-Json readable_row(Json&& row, const DataOptions& options);
-
 // What the row says, in lower case and with single blanks.
 std::string row_words(const Json& row, const DataOptions& options);
 

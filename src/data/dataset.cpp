@@ -67,7 +67,13 @@ class ExampleSet::Loader {
                     cat("is read as the ", split, " split; ", other.filename().string(),
                         " beside it is not read"));
     const int64_t before = set_.rows_read_;
-    for_each_row(file, {.row = [&](int64_t line, Json&& row) { add(line, std::move(row)); }});
+    RowFunctions functions{.row = [&](int64_t line, Json&& row) { add(line, std::move(row)); }};
+    if (options_.skip_unreadable)
+      functions.bad = [&](int64_t line, const std::string& what, std::string_view) {
+        ++set_.rows_read_;
+        add_issue(DataIssueKind::kUnreadable, line, what);
+      };
+    for_each_row(file, functions);
     if (set_.rows_read_ == before) fail_empty(file.string());
   }
 
@@ -81,10 +87,11 @@ class ExampleSet::Loader {
     Example example;
     try {
       const bool keep_prompt = prompts_ < options_.keep_prompts;
-      example = options_.pairs == PairRows::kNone
-                    ? encoder_.encode(std::move(row), keep_prompt, found_)
-                    : encode_preference(encoder_, options_, std::move(row), keep_prompt, found_);
+      example = as_pair(row)
+                    ? encode_preference(encoder_, options_, std::move(row), keep_prompt, found_)
+                    : encoder_.encode(std::move(row), keep_prompt, found_);
     } catch (const Error& e) {
+      if (options_.skip_unreadable) return add_issue(DataIssueKind::kUnreadable, line, e.what());
       throw Error(e.code(), cat(file(), ":", line, ": ", e.what()));
     }
     example.line = line;
@@ -93,7 +100,8 @@ class ExampleSet::Loader {
       if (whole && !said_.insert(issue.what).second) continue;
       add_issue(issue.kind, whole ? 0 : line, std::move(issue.what));
     }
-    if (options_.pairs == PairRows::kNone && example.full_length > options_.max_seq_length)
+    // Of a pair each sequence has been cut by itself.
+    if (example.second == 0 && static_cast<int64_t>(example.ids.size()) > options_.max_seq_length)
       cut(example);
     if (std::count(example.trained.begin(), example.trained.end(), 0) ==
         static_cast<int64_t>(example.trained.size())) {
@@ -119,6 +127,11 @@ class ExampleSet::Loader {
 
  private:
   const std::string& file() const { return set_.parts_.back().file; }
+
+  bool as_pair(const Json& row) const {
+    if (options_.pairs == PairRows::kWhereFound) return is_pair(row);
+    return options_.pairs != PairRows::kNone;
+  }
 
   [[noreturn]] static void fail_empty(const std::string& file) {
     fail(ErrorCode::kInvalidArgument, file,

@@ -45,6 +45,7 @@ namespace wick {
 // How rows are read: as they are, or as preferences (data/preference.h).
 enum class PairRows : uint8_t {
   kNone,
+  kWhereFound,  // a row with "chosen" and "rejected" is a pair, others are what they are
   kPairs,
   kWithPrompt,  // pairs, and the chosen sequence's prompt is marked kLikelihoodOnly
   kLabels,      // pairs, or single answers with a label
@@ -63,6 +64,7 @@ struct DataOptions {
   bool keep_text = false;           // keep Example::text and Example::tokens, for showing rows
   int64_t keep_prompts = 0;         // keep Example::prompt of the first N rows that have one
   PairRows pairs = PairRows::kNone;
+  bool skip_unreadable = false;  // a row that cannot be used is an issue, not the end
 };
 
 enum class RowFormat : uint8_t { kText, kCompletions, kChat };
@@ -89,6 +91,7 @@ enum class DataIssueKind : uint8_t {
   kCut,             // longer than max_seq_length: the head was kept
   kNoTrainedToken,  // left out of the data set
   kNoStopToken,     // nothing that tells the model to stop is trained
+  kUnreadable,      // left out of the data set, with skip_unreadable
   kOther,
 };
 

@@ -99,11 +99,12 @@ class PackWriter {
     return pack;
   }
 
-  void append(Pack& pack, int64_t row) const {
+  void append(Pack& pack, int64_t row, int64_t copy) const {
     const Example& example = dataset_[row];
-    for_sequences(example, [&](size_t first, size_t length) {
-      append(pack, example, first, length, mix_key(key_, static_cast<uint64_t>(row)));
-    });
+    uint64_t key = mix_key(key_, static_cast<uint64_t>(row));
+    if (copy > 0) key = mix_key(key, static_cast<uint64_t>(copy));
+    for_sequences(example,
+                  [&](size_t first, size_t length) { append(pack, example, first, length, key); });
     pack.examples.push_back(row);
   }
 
@@ -160,7 +161,9 @@ PackLimits row_size(const Example& example) {
 }
 
 std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> row_indices,
-                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing) {
+                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing,
+                            std::span<const int64_t> copies) {
+  WICK_CHECK(copies.empty() || copies.size() == row_indices.size());
   WICK_CHECK(limits.tokens <= std::numeric_limits<int32_t>::max(), limits.tokens, " slots");
   std::vector<PackLimits> sizes;
   sizes.reserve(row_indices.size());
@@ -185,14 +188,17 @@ std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> 
   std::vector<Pack> packs;
   for (size_t i = 0; i < bin_of.size(); ++i) {
     while (packs.size() <= bin_of[i]) packs.push_back(writer.empty());
-    writer.append(packs[bin_of[i]], row_indices[i]);
+    writer.append(packs[bin_of[i]], row_indices[i], copies.empty() ? 0 : copies[i]);
   }
   return packs;
 }
 
 Order::Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, bool shuffle)
     : parts_(std::move(parts)), batch_rows_(batch_rows), seed_(seed), shuffle_(shuffle) {
-  for (const DataPart& part : parts_) rows_ += part.rows_per_epoch();
+  for (const DataPart& part : parts_) {
+    rows_ += part.rows_per_epoch();
+    distinct_ = std::max(distinct_, part.end);
+  }
   if (rows_ <= 0) fail(ErrorCode::kInvalidArgument, "the data set has no rows");
   if (batch_rows <= 0)
     fail(ErrorCode::kInvalidArgument, "an update of ", batch_rows, " rows; wanted is at least 1");
@@ -209,9 +215,9 @@ std::vector<int64_t> Order::rows_of_epoch(int64_t epoch) const {
   rows.reserve(static_cast<size_t>(rows_));
   for (const DataPart& part : parts_) {
     const int64_t count = part.end - part.begin;
-    int64_t left = part.rows_per_epoch();
-    for (; left >= count && left > 0; left -= count)
-      for (int64_t row = part.begin; row < part.end; ++row) rows.push_back(row);
+    int64_t left = part.rows_per_epoch(), copy = 0;
+    for (; left >= count && left > 0; left -= count, ++copy)
+      for (int64_t row = part.begin; row < part.end; ++row) rows.push_back(row + distinct_ * copy);
     if (left == 0) continue;
     // The rows with the least keys of this epoch, in the order of the file.
     std::vector<std::pair<uint64_t, int64_t>> drawn;
@@ -220,7 +226,8 @@ std::vector<int64_t> Order::rows_of_epoch(int64_t epoch) const {
       drawn.emplace_back(mix_key(key, static_cast<uint64_t>(row)), row);
     std::nth_element(drawn.begin(), drawn.begin() + left - 1, drawn.end());
     const size_t first = rows.size();
-    for (int64_t i = 0; i < left; ++i) rows.push_back(drawn[static_cast<size_t>(i)].second);
+    for (int64_t i = 0; i < left; ++i)
+      rows.push_back(drawn[static_cast<size_t>(i)].second + distinct_ * copy);
     std::sort(rows.begin() + static_cast<std::ptrdiff_t>(first), rows.end());
   }
   return rows;
@@ -231,6 +238,18 @@ int64_t Order::updates_per_epoch() const {
 }
 
 std::vector<int64_t> Order::update(int64_t index) const {
+  std::vector<int64_t> rows = slice(index);
+  for (int64_t& row : rows) row %= distinct_;
+  return rows;
+}
+
+std::vector<int64_t> Order::copies(int64_t index) const {
+  std::vector<int64_t> rows = slice(index);
+  for (int64_t& row : rows) row /= distinct_;
+  return rows;
+}
+
+std::vector<int64_t> Order::slice(int64_t index) const {
   WICK_CHECK(index >= 0, "update ", index);
   int64_t epoch = epoch_of(index);
   if (permutation_epoch_ != epoch) {

@@ -33,8 +33,8 @@ struct Pack {
   // what attention's causal_self asks for. An unused slot is a segment of its own: id 0, position
   // 0, begin[t] = t.
   std::vector<int32_t> ids, positions, begin, end;
-  // [T, 2]: low and high word of a key made of (seed, epoch, row, position), for dropout. 0 where
-  // unused.
+  // [T, 2]: low and high word of a key made of (seed, epoch, row, its repetition, position), for
+  // dropout. 0 where unused.
   std::vector<int32_t> keys;
   // [M]: the slot whose next token is predicted, that token, and the index of its row in
   // `examples`; all -1 beyond used_targets. Slots ascend.
@@ -52,9 +52,12 @@ Pack first_part(const Pack& pack, const PackLimits& limits);
 
 // Best-fit decreasing: the longest row first, each into the pack that it fills best. Depends on the
 // arguments alone. Without `packing` each row has a pack of its own.
+// `copies` (Order::copies) tells the repetitions of a row in an epoch apart, for their keys; empty:
+// every row is the first.
 // Throws: kInvalidArgument, naming file and line, for a row that the limits cannot hold.
 std::vector<Pack> pack_rows(const ExampleSet& dataset, std::span<const int64_t> row_indices,
-                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing);
+                            const PackLimits& limits, uint64_t seed, int64_t epoch, bool packing,
+                            std::span<const int64_t> copies = {});
 
 // Which rows form which update. Every epoch has every row exactly once (as often as its weight
 // says, where it has one), in an order that depends on (seed, epoch) alone; its last update has the
@@ -68,6 +71,8 @@ class Order {
   Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle);
 
   std::vector<int64_t> update(int64_t index) const;
+  // Of each row of update(index): how often the epoch had it before, in the order of the files.
+  std::vector<int64_t> copies(int64_t index) const;
   int64_t updates_per_epoch() const;
   int64_t rows_per_epoch() const { return rows_; }
   int64_t epoch_of(int64_t update) const { return update / updates_per_epoch(); }
@@ -75,12 +80,14 @@ class Order {
  private:
   Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, bool shuffle);
   std::vector<int64_t> rows_of_epoch(int64_t epoch) const;
+  std::vector<int64_t> slice(int64_t index) const;
 
   std::vector<DataPart> parts_;
   int64_t rows_ = 0, batch_rows_;
   uint64_t seed_;
   bool shuffle_;
-  mutable std::vector<int64_t> permutation_;
+  int64_t distinct_ = 0;                      // rows of all parts
+  mutable std::vector<int64_t> permutation_;  // row + distinct_ * its copy
   mutable int64_t permutation_epoch_ = -1;
 };
 

@@ -96,7 +96,7 @@ class Reader {
       example.trained.resize(keep);
     }
     std::vector<Token>().swap(example.tokens);
-    example.text.clear();
+    if (!options_.keep_text) example.text.clear();
     return example;
   }
 
@@ -128,6 +128,11 @@ Example labelled(Reader& reader, Json& row, Json& label, const Json& tools, bool
 }
 
 }  // namespace
+
+bool is_pair(const Json& row) {
+  return row.is_object() && find_member(row, "chosen") != nullptr &&
+         find_member(row, "rejected") != nullptr;
+}
 
 Example encode_preference(const RowEncoder& encoder, const DataOptions& options, Json&& row,
                           bool keep_prompt, std::vector<DataIssue>& issues) {

@@ -16,6 +16,9 @@
 
 namespace wick {
 
+// Whether the row has both answers of a pair.
+bool is_pair(const Json& row);
+
 // Requires: options.mask_prompt and options.pairs. `options` are those of `encoder`.
 // Throws: Error about the row, without file and line.
 Example encode_preference(const RowEncoder& encoder, const DataOptions& options, Json&& row,

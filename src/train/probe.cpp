@@ -172,6 +172,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   StepOptions options;
   options.recompute_blocks = run.recompute ? -1 : 0;
   options.skip_below = run.skip_below;
+  options.optimizer = run.optimizer;
   std::unique_ptr<TrainStep> step;
   const double rate = flops_per_second(backend, weights.compute());
   for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
@@ -188,9 +189,11 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   const Plan& plan = step->micro_plan();
   std::vector<std::vector<double>> samples(plan.steps.size());
   std::vector<double> wholes, updates;
-  AdamwSettings settings;
+  const std::span<const Hyper> hyper(&run.hyper, 1);
+  const Clock::time_point first = Clock::now();
   step->accumulate_timed(pack, 1.0f);
-  step->update(settings);
+  step->update(hyper);
+  const double cold = seconds_since(first);
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < kMostRuns; ++i) {
     if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
@@ -199,7 +202,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
     wholes.push_back(seconds_since(before));
     for (size_t s = 0; s < seconds.size(); ++s) samples[s].push_back(seconds[s]);
     before = Clock::now();
-    step->update(settings);
+    step->update(hyper);
     updates.push_back(seconds_since(before));
   }
   const double attended = mean_attended({&pack, 1});
@@ -213,6 +216,9 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   // What lies between the steps, and delays that medians do not see.
   if (sum > 0) rates_.scale(steady_mean(wholes) / sum);
   update_rate_ = steady_mean(updates) / static_cast<double>(trained.layout.size());
+  const StepForecast memory = step->forecast(backend);
+  cold_rate_ = std::max(0.0, cold - steady_mean(wholes) - steady_mean(updates)) /
+               static_cast<double>(memory.total() - memory.weights);
 }
 
 void StepRates::add(const Plan& plan, const Step& step, double attended, double seconds) {

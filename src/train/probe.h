@@ -48,6 +48,8 @@ class SpeedProbe {
     bool recompute = false;  // of every block, so that both ways are timed
     double flops = 0;        // of one pack
     float skip_below = 0;
+    Op optimizer = Op::kAdamw;
+    Hyper hyper = AdamwSettings().hyper();
   };
 
   // `weights` and `trainable` are asked for types and sizes only.
@@ -58,6 +60,8 @@ class SpeedProbe {
   double seconds(const Plan& plan, double attended) const { return rates_.seconds(plan, attended); }
   // Of one update of that many trained numbers.
   double update_seconds(int64_t params) const { return static_cast<double>(params) * update_rate_; }
+  // What the first pack takes more than others, since that many bytes are touched the first time.
+  double cold_seconds(int64_t bytes) const { return static_cast<double>(bytes) * cold_rate_; }
 
  private:
   void measure(Backend& backend, const ModelConfig& config, const ModelWeights& weights,
@@ -65,6 +69,7 @@ class SpeedProbe {
 
   StepRates rates_;
   double update_rate_ = 0;  // seconds per trained number
+  double cold_rate_ = 0;    // seconds per byte
 };
 
 // Rows that a token of these packs attends to, on average.

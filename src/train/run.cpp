@@ -38,6 +38,10 @@ int64_t count_evals(const TrainOptions& o, int64_t updates) {
   return 2 + (o.steps_per_eval > 0 ? (updates - 1) / o.steps_per_eval : 0);
 }
 
+int64_t count_saves(const TrainOptions& o, int64_t updates) {
+  return 1 + (o.save_every > 0 ? (updates - 1) / o.save_every : 0);
+}
+
 std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& o,
                               const PackLimits& limits) {
   int64_t rows = valid.size();
@@ -114,8 +118,8 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   const TrainOptions& o = setup_.options;
   double start = now_seconds();
   std::vector<int64_t> rows = order_.update(index);
-  std::vector<Pack> packs =
-      pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index), o.packing);
+  std::vector<Pack> packs = pack_rows(*setup_.train, rows, step_.limits(), o.seed,
+                                      order_.epoch_of(index), o.packing, order_.copies(index));
   int64_t targets = 0;
   for (const Pack& pack : packs) targets += pack.used_targets;
   int64_t counted = targets;

@@ -33,6 +33,8 @@ struct RunSetup {
 int64_t count_updates(const TrainOptions& options, int64_t rows);
 // Looks at the held-out rows in a run of that many updates.
 int64_t count_evals(const TrainOptions& options, int64_t updates);
+// Checkpoints of a run of that many updates.
+int64_t count_saves(const TrainOptions& options, int64_t updates);
 // The held-out rows that are looked at, the same each time: drawn once from the seed.
 std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& options,
                               const PackLimits& limits);

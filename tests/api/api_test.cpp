@@ -1,34 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public interface on the embedded model: a run that is stopped and resumed, adapters at run
 // time and merged, and files that are wrong.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 
-#include "api/test_device.h"
-#include "base/check.h"
-#include "base/file.h"
+#include "api/run_fixture.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
-#include "wick/wick.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A folder of its own for each test, removed at the end.
-class Api : public ::testing::Test {
+class Api : public RunTest {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() /
-            cat("wick_api_", ::getpid(), "_",
-                ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(root_);
-    make_folder(root_ / "data");
+    RunTest::SetUp();
     std::string rows, held_out;
     for (int i = 0; i < 24; ++i)
       rows += cat(R"({"messages":[{"role":"user","content":"Say the word )", "number", i,
@@ -36,40 +25,18 @@ class Api : public ::testing::Test {
     for (int i = 30; i < 34; ++i)
       held_out += cat(R"({"prompt":"Say the word number)", i, R"(","completion":"number)", i,
                       R"( it is"})", "\n");
-    write_file(root_ / "data/train.jsonl", rows);
-    write_file(root_ / "data/valid.jsonl", held_out);
+    write_data("data", rows, held_out);
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   TrainOptions options(const std::string& name) const {
-    TrainOptions o;
-    o.data = (root_ / "data").string();
-    o.adapter_path = (root_ / name).string();
-    o.rank = 4;
-    o.batch_size = 4;
+    TrainOptions o = run_options(name);
     o.iters = 8;
-    o.learning_rate = 5e-3;
     o.dropout = 0.1;
     o.steps_per_report = 2;
     o.save_every = 3;
     return o;
   }
-  std::string bytes(const std::string& file) const { return read_file(root_ / file); }
-
-  fs::path root_;
-  Engine engine_{test_device()};
 };
-
-// Runs f and gives the message of the Error it throws, "" if it throws none.
-template <typename F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return {};
-}
 
 TEST_F(Api, AStoppedAndResumedRunEndsInTheSameBits) {
   Model model = Model::load(engine_);

@@ -1,34 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs with losses of preferences and of distillation on the embedded model: they learn, stop and
 // resume to the bit, and do not depend on packing.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <string>
 
-#include "api/test_device.h"
-#include "base/check.h"
-#include "base/file.h"
-#include "wick/wick.h"
+#include "api/run_fixture.h"
 
 namespace wick {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::string pair_row(int i) {
   return cat(R"({"prompt":"Say the word number)", i, R"(","chosen":"number)", i,
              R"( it is","rejected":"I do not know that word, sorry"})", "\n");
 }
 
-class PreferenceRun : public ::testing::TestWithParam<std::string> {
+class PreferenceRun : public RunTest, public ::testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() / cat("wick_preference_", ::getpid());
-    fs::remove_all(root_);
-    make_folder(root_ / "data");
+    RunTest::SetUp();
     std::string rows, held_out;
     for (int i = 0; i < 13; ++i) rows += pair_row(i);
     if (GetParam() == "kto")
@@ -40,22 +30,14 @@ class PreferenceRun : public ::testing::TestWithParam<std::string> {
       for (std::string* text : {&rows, &held_out})
         for (size_t at; (at = text->find("\"chosen\"")) != std::string::npos;)
           text->replace(at, 8, "\"completion\"");
-    write_file(root_ / "data/train.jsonl", rows);
-    write_file(root_ / "data/valid.jsonl", held_out);
+    write_data("data", rows, held_out);
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   TrainOptions options(const std::string& name) const {
-    TrainOptions o;
-    o.data = (root_ / "data").string();
-    o.adapter_path = (root_ / name).string();
+    TrainOptions o = run_options(name);
     o.loss = GetParam();
     if (o.loss == "distill") o.teacher = std::string(WICK_SOURCE_DIR) + "/models/tiny";
-    o.rank = 4;
-    o.batch_size = 4;
     o.iters = 7;
-    o.learning_rate = 5e-3;
-    o.steps_per_report = 1;
     o.save_every = 3;
     return o;
   }
@@ -64,11 +46,8 @@ class PreferenceRun : public ::testing::TestWithParam<std::string> {
     return Trainer(model, o).run(callbacks);
   }
   std::string adapter(const std::string& name) const {
-    return read_file(root_ / name / "adapter_model.safetensors");
+    return bytes(name + "/adapter_model.safetensors");
   }
-
-  fs::path root_;
-  Engine engine_{test_device()};
 };
 
 TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {

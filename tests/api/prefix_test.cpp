@@ -1,54 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kept outputs of the frozen blocks: the same bits with and without, in memory and on disk, stopped
 // and resumed.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 
-#include "api/test_device.h"
-#include "base/check.h"
-#include "base/file.h"
+#include "api/run_fixture.h"
 #include "train/prefix_store.h"
-#include "wick/wick.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-class PrefixTest : public ::testing::Test {
+class PrefixTest : public RunTest {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() /
-            cat("wick_prefix_", ::getpid(), "_",
-                ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(root_);
-    make_folder(root_ / "data");
-    std::string rows;
-    for (int i = 0; i < 12; ++i) {
-      std::string words;
-      for (int k = 0; k < 4 + 3 * (i % 5); ++k) words += cat(" ", i * 31 + k);
-      rows += cat(R"({"text":"row)", words, R"("})", "\n");
-    }
-    write_file(root_ / "data/train.jsonl", rows);
-    write_file(root_ / "data/valid.jsonl", rows.substr(0, rows.find('\n', 200) + 1));
+    RunTest::SetUp();
+    write_texts("data", 12, 5);
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   TrainOptions options(const std::string& name, const std::string& cache) const {
-    TrainOptions o;
-    o.data = (root_ / "data").string();
-    o.adapter_path = (root_ / name).string();
+    TrainOptions o = run_options(name);
     o.prefix_cache = cache;
-    o.rank = 4;
     o.num_layers = 3;
-    o.batch_size = 4;
     o.epochs = 3;
     o.dropout = 0.1;
-    o.learning_rate = 5e-3;
-    o.steps_per_report = 1;
     o.steps_per_eval = 2;
     o.save_every = 2;
     return o;
@@ -57,10 +33,6 @@ class PrefixTest : public ::testing::Test {
     Model model = Model::load(engine_);
     return Trainer(model, o).run(callbacks);
   }
-  std::string bytes(const std::string& file) const { return read_file(root_ / file); }
-
-  fs::path root_;
-  Engine engine_{test_device()};
 };
 
 TEST_F(PrefixTest, TheSameBitsWithAndWithoutInMemoryAndOnDisk) {

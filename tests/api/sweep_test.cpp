@@ -1,54 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several adapters at once: each ends as its lone run does.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 
-#include "api/test_device.h"
-#include "base/check.h"
-#include "base/file.h"
+#include "api/run_fixture.h"
 #include "io/json.h"
-#include "wick/wick.h"
 
 namespace wick {
 namespace {
 
-namespace fs = std::filesystem;
-
-class SweepTest : public ::testing::Test {
+class SweepTest : public RunTest {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() /
-            cat("wick_sweep_", ::getpid(), "_",
-                ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(root_);
-    write_rows("data", 12);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void write_rows(const std::string& name, int count) const {
-    make_folder(root_ / name);
-    std::string rows;
-    for (int i = 0; i < count; ++i) {
-      std::string words;
-      for (int k = 0; k < 4 + 3 * (i % 4); ++k) words += cat(" ", i * 31 + k);
-      rows += cat(R"({"text":"row)", words, R"("})", "\n");
-    }
-    write_file(root_ / name / "train.jsonl", rows);
-    write_file(root_ / name / "valid.jsonl", rows.substr(0, rows.find('\n', 200) + 1));
+    RunTest::SetUp();
+    write_texts("data", 12, 4);
   }
 
   TrainOptions options(const std::string& name) const {
-    TrainOptions o;
-    o.data = (root_ / "data").string();
-    o.adapter_path = (root_ / name).string();
-    o.rank = 4;
-    o.batch_size = 4;
+    TrainOptions o = run_options(name);
     o.epochs = 2;
-    o.learning_rate = 5e-3;
-    o.steps_per_report = 1;
     o.steps_per_eval = 2;
     o.save_every = 2;
     return o;
@@ -77,9 +47,6 @@ class SweepTest : public ::testing::Test {
       }
     }
   }
-
-  fs::path root_;
-  Engine engine_{test_device()};
 };
 
 TEST_F(SweepTest, EachAdapterIsItsLoneRun) {
@@ -100,7 +67,7 @@ TEST_F(SweepTest, OtherTargetsSeedsAndDropout) {
 }
 
 TEST_F(SweepTest, DataSetsOfOtherSizesAndAResume) {
-  write_rows("more", 20);
+  write_texts("more", 20, 4);
   TrainOptions o = options("c");
   const std::vector<std::string> data = {(root_ / "data").string(), (root_ / "more").string()};
   int asked = 0;

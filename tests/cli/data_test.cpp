@@ -187,6 +187,72 @@ TEST_F(Data, WeightsAndValSplitInTraining) {
   EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("none.jsonl:2")}).code, 1);
 }
 
+std::string pair(const std::string& prompt, const std::string& chosen,
+                 const std::string& rejected) {
+  return "{\"prompt\": \"" + prompt + "\", \"chosen\": \"" + chosen + "\", \"rejected\": \"" +
+         rejected + "\"}\n";
+}
+
+TEST_F(Data, PreferencesHaveTwoSides) {
+  const std::string long_answer(300, 'x');
+  const std::string rows = pair("what", "a cat", "a dog") + pair("what", "a cat", "a cow") +
+                           pair("who", "me", "") + pair("where", "here", "here") +
+                           pair("long", "yes", long_answer) + pair("what", "a cat", "a dog");
+  folder_.write("data/train.jsonl", rows + "no json\n");
+  folder_.write("data/test.jsonl", pair("what", "a cat", "a dog cat") + pair("who", "me", "you"));
+  const std::vector<std::string> source = {"--model",  model_, "--data", folder_.path("data"),
+                                           "--device", "cpu"};
+  auto with = [&](std::vector<std::string> words) {
+    words.insert(words.begin() + 1, source.begin(), source.end());
+    return wick(words);
+  };
+  const CliResult r = with({"data", "--json", "--max-seq-length", "100"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::set<Finding> found = findings_of(r);
+  for (const auto& [kind, line] : std::vector<std::pair<std::string, int64_t>>{{"empty_answer", 3},
+                                                                               {"same_answers", 4},
+                                                                               {"over_limit", 5},
+                                                                               {"duplicate", 6},
+                                                                               {"unreadable", 7}})
+    EXPECT_TRUE(found.contains({kind, "train.jsonl", line})) << kind << "\n" << r.out;
+  EXPECT_FALSE(found.contains({"duplicate", "train.jsonl", 2})) << "another answer is rejected";
+  for (const Json& line : r.lines())
+    if (line.value("event", "") == "data" && line["split"] == "train") {
+      EXPECT_EQ(line["formats"]["preference"], line["rows"]);
+      EXPECT_GT(line["longest"], 300);
+    }
+
+  // A row that cannot be read does not hide the others.
+  const Json shown = with({"data", "--json", "--show", "1"}).lines().front();
+  EXPECT_EQ(shown["format"], "preference");
+  const auto from = shown["rejected_from"].get<size_t>();
+  ASSERT_LT(from, shown["tokens"].size());
+  EXPECT_GT(from, 0u);
+  std::string words[2];
+  for (size_t i = 0; i < shown["tokens"].size(); ++i)
+    if (shown["tokens"][i]["trained"].get<bool>())
+      words[i < from ? 0 : 1] += shown["tokens"][i]["text"].get<std::string>();
+  EXPECT_NE(words[0].find("cat"), std::string::npos) << words[0];
+  EXPECT_NE(words[1].find("cow"), std::string::npos) << words[1];
+  EXPECT_NE(with({"data", "--show", "1"}).out.find("train.jsonl:7"), std::string::npos);
+
+  const Json plain = with({"eval", "--json"}).lines().back();
+  EXPECT_EQ(plain["preference"]["pairs"], 2);
+  EXPECT_FALSE(plain["preference"].contains("reward_margin"));
+  folder_.write("pairs/train.jsonl", pair("what", "a cat", "a dog cat") + pair("who", "me", "you"));
+  const CliResult trained =
+      wick({"train", "--model", model_, "--data", folder_.path("pairs"), "--device", "cpu",
+            "--loss", "dpo", "--adapter-path", folder_.path("dpo"), "--iters", "8", "--batch-size",
+            "2", "--learning-rate", "0.02", "--quiet"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json tuned = with({"eval", "--json", "--adapter-path", folder_.path("dpo")}).lines().back();
+  EXPECT_EQ(tuned["preference"]["reward_accuracy"], 1.0);
+  EXPECT_GT(tuned["preference"]["reward_margin"], 0.0);
+  const Json compared =
+      with({"eval", "--json", "--compare", "base", folder_.path("dpo")}).lines().back();
+  EXPECT_EQ(compared["preference"]["rows"], 2);
+}
+
 TEST_F(Data, MultipleChoiceAndCompare) {
   const std::string file = folder_.write(
       "c.jsonl",

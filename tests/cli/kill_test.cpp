@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -32,6 +33,9 @@ int wanted_kills() {
   return text ? std::atoi(text) : 10;
 }
 
+// All kills hit one run, so its length goes with their number.
+constexpr int64_t kUpdatesPerKill = 16;
+
 class Kill : public testing::Test {
  protected:
   void SetUp() override {
@@ -39,7 +43,7 @@ class Kill : public testing::Test {
     write_tiny_data(folder_.path("data"), 40);
   }
 
-  std::vector<std::string> words(const std::string& to, const char* save_every, bool resume) const {
+  std::vector<std::string> words(const std::string& to, bool resume) const {
     const char* device = std::getenv("WICK_DEVICE");
     std::vector<std::string> all = {"train",
                                     "--model",
@@ -50,10 +54,10 @@ class Kill : public testing::Test {
                                     folder_.path(to),
                                     "--device",
                                     device ? device : "cpu",
-                                    "--epochs",
-                                    "12",
+                                    "--iters",
+                                    std::to_string(updates_),
                                     "--save-every",
-                                    save_every,
+                                    std::to_string(save_every_),
                                     "--steps-per-eval",
                                     "15",
                                     "--keep-best",
@@ -91,12 +95,25 @@ class Kill : public testing::Test {
     return false;
   }
 
-  // What an undisturbed run writes, and how long it takes.
-  double run_whole(const char* save_every) {
+  bool has_ended(pid_t child) const {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == child;
+  }
+
+  // What an undisturbed run writes; how long it takes to its first checkpoint, and per update.
+  void run_whole() {
     const Clock::time_point before = Clock::now();
-    const CliResult r = wick(words("whole", save_every, false));
-    EXPECT_EQ(r.code, 0) << r.err;
-    return seconds_since(before);
+    const pid_t child = start(words("whole", false));
+    while (!has_ended(child)) {
+      if (first_save_ == 0 && saved_step("whole") > 0) first_save_ = seconds_since(before);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    per_update_ = (seconds_since(before) - first_save_) /
+                  static_cast<double>(std::max<int64_t>(1, updates_ - save_every_));
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
 
   void expect_same(const std::string& to) const {
@@ -105,72 +122,84 @@ class Kill : public testing::Test {
           << file << " of " << to;
   }
 
-  // Runs, each resumed after its kills until it ends, until there were enough kills. `kill_now`
-  // waits for the moment and says whether to kill; false: the process has ended by itself.
+  // One run, killed as often as wanted, resumed each time. `wait_for_moment(child, to, share)`
+  // returns when to kill; once the run has saved `share` updates, that is at the next occasion, so
+  // that it does not end before its last kill. With `in_saves` only kills that left a half-written
+  // checkpoint behind are counted.
   template <typename Wait>
-  void kill_and_resume(const char* save_every, const Wait& wait_for_moment) {
+  void kill_and_resume(int64_t save_every, bool in_saves, const Wait& wait_for_moment) {
     const int wanted = wanted_kills();
-    int kills = 0, runs = 0, during_save = 0;
-    while (kills < wanted) {
-      const std::string to = "killed" + std::to_string(runs++);
-      bool resume = false;
-      for (bool ended = false; !ended;) {
-        const bool last = kills >= wanted;
-        const int64_t before = saved_step(to);
-        const pid_t child = start(words(to, save_every, resume));
-        int status = 0;
-        if (!last && wait_for_moment(child, to)) {
-          ::kill(child, SIGKILL);
-          ::waitpid(child, &status, 0);
-          if (WIFSIGNALED(status)) {
-            ++kills;
-            during_save += is_writing(to);
-          }
-        } else {
-          ::waitpid(child, &status, 0);
-        }
-        ended = WIFEXITED(status);
-        if (ended) {
-          ASSERT_EQ(WEXITSTATUS(status), 0) << to;
-        }
-        // A checkpoint is never lost, whatever was being written.
-        const int64_t now = saved_step(to);
-        ASSERT_GE(now, before) << to;
-        resume = std::filesystem::is_directory(folder_.path(to));
+    save_every_ = save_every;
+    updates_ = kUpdatesPerKill * (wanted + 1);
+    run_whole();
+    const std::string to = "killed";
+    int counted = 0, kills = 0, during_save = 0, before_a_save = 0;
+    bool ended = false, resume = false;
+    while (!ended) {
+      const int64_t before = saved_step(to);
+      const pid_t child = start(words(to, resume));
+      if (counted < wanted) {
+        wait_for_moment(child, to, kUpdatesPerKill * (counted + 1));
+        ::kill(child, SIGKILL);
       }
-      expect_same(to);
-      std::filesystem::remove_all(folder_.path(to));
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      ended = WIFEXITED(status);
+      if (ended) {
+        ASSERT_EQ(WEXITSTATUS(status), 0) << to;
+      }
+      // A checkpoint is never lost, whatever was being written.
+      const int64_t now = saved_step(to);
+      ASSERT_GE(now, before) << to;
+      if (!ended) {
+        ++kills;
+        during_save += is_writing(to);
+        before_a_save += now == before;
+        counted = in_saves ? during_save : kills;
+      }
+      resume = std::filesystem::is_directory(folder_.path(to));
     }
-    std::cout << kills << " kills in " << runs << " runs, " << during_save
-              << " of them while a checkpoint was being written; every result has the bits of the "
-                 "undisturbed run\n";
+    EXPECT_EQ(counted, wanted) << "the run ended before its last kill";
+    EXPECT_EQ(saved_step(to), updates_);
+    expect_same(to);
+    std::cout << kills << " kills in one run of " << updates_ << " updates, " << during_save
+              << " while a checkpoint was being written, " << before_a_save
+              << " before it had saved anything since it was resumed\n";
   }
 
   TempFolder folder_;
   Rng rng_{0x6b696c6c};
+  int64_t updates_ = 0, save_every_ = 1;
+  double first_save_ = 0, per_update_ = 0;
 };
 
 TEST_F(Kill, AtRandomMoments) {
-  const double whole = run_whole("7");
-  kill_and_resume("7", [&](pid_t, const std::string&) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(whole * rng_.uniform_double()));
-    return true;
+  kill_and_resume(7, false, [&](pid_t child, const std::string& to, int64_t share) {
+    // One in four while it starts; the others once it has saved something, so that it gets on.
+    const bool early = rng_.below(4) == 0;
+    const double after = static_cast<double>(kUpdatesPerKill) * per_update_;
+    double moment = early ? first_save_ * rng_.uniform_double() : first_save_ + 3600;
+    const int64_t from = saved_step(to);
+    const Clock::time_point before = Clock::now();
+    for (bool reached = early; seconds_since(before) < moment && !has_ended(child);) {
+      const int64_t now = reached ? from : saved_step(to);
+      if (!reached && (now > from || now >= share)) {
+        reached = true;
+        moment = seconds_since(before) + after * rng_.uniform_double();
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
   });
 }
 
 TEST_F(Kill, WhileACheckpointIsBeingWritten) {
-  run_whole("1");
-  kill_and_resume("1", [&](pid_t child, const std::string& to) {
+  kill_and_resume(1, true, [&](pid_t child, const std::string& to, int64_t share) {
     // Some saves are let through, so that the run gets on.
-    int64_t let_through = static_cast<int64_t>(rng_.below(20));
-    for (bool writing = false;;) {
-      siginfo_t info{};
-      if (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-          info.si_pid == child)
-        return false;
-      const bool now = is_writing(to);
-      if (now && !writing && let_through-- == 0) return true;
-      writing = now;
+    const auto some = static_cast<int64_t>(rng_.below(2 * kUpdatesPerKill));
+    const int64_t from = std::min(saved_step(to) + some, share);
+    for (bool reached = false; !has_ended(child);) {
+      reached = reached || saved_step(to) >= from;
+      if (reached && is_writing(to)) return;
     }
   });
 }

@@ -255,6 +255,19 @@ TEST(Order, RefusesNothing) {
   EXPECT_THROW(Order(4, 0, 0, true), Error);
 }
 
+TEST(OrderTest, RepetitionsOfARowHaveKeysOfTheirOwn) {
+  const ExampleSet dataset = rows_of_sizes({5, 7, 3});
+  const std::vector<int64_t> rows = {1, 1, 2}, copies = {0, 1, 0};
+  const auto keys = [&](std::span<const int64_t> given) {
+    return pack_rows(dataset, rows, {32, 32}, 7, 0, false, given);
+  };
+  const std::vector<Pack> told = keys(copies), alike = keys({});
+  EXPECT_EQ(alike[0].keys, alike[1].keys);
+  EXPECT_EQ(told[0].keys, alike[0].keys);
+  EXPECT_NE(told[1].keys, told[0].keys);
+  EXPECT_EQ(told[2].keys, alike[2].keys);
+}
+
 TEST(Limits, HoldEveryRow) {
   for (uint64_t seed : {1, 2, 3}) {
     ExampleSet dataset = random_rows(100, seed);

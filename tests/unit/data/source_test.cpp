@@ -142,8 +142,16 @@ TEST_F(Sources, WeightsCountRowsPerEpoch) {
     std::vector<std::set<int64_t>> halves;
     for (int64_t epoch = 0; epoch < 2; ++epoch) {
       std::map<int64_t, int> seen;
-      for (int64_t u = 0; u < 8; ++u)
-        for (int64_t row : order.update(8 * epoch + u)) ++seen[row];
+      std::set<std::pair<int64_t, int64_t>> told_apart;
+      for (int64_t u = 0; u < 8; ++u) {
+        const std::vector<int64_t> drawn = order.update(8 * epoch + u),
+                                   copies = order.copies(8 * epoch + u);
+        for (size_t i = 0; i < drawn.size(); ++i) {
+          ++seen[drawn[i]];
+          EXPECT_TRUE(told_apart.emplace(drawn[i], copies[i]).second);
+          EXPECT_LT(copies[i], 2);
+        }
+      }
       std::set<int64_t>& half = halves.emplace_back();
       for (int64_t row = 0; row < 27; ++row) {
         if (row < 10) {
