@@ -95,11 +95,12 @@ void linear_fwd(const StepArgs& args) {
   const TiledWeight w = tiles_of(*args.pool, args.in[1], pieces);
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
                       widen_bias(input(args, 2), pieces)};
-  if (w.codes && attr<LinearAttr>(*args.step).narrow && multiplies_bytes(U, *w.codes, x.rows))
+  const bool narrow = attr<LinearAttr>(*args.step).narrow;
+  if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
     multiply_quant_bytes(*args.pool, x, *w.codes, finish,
                          pieces.take(quant_bytes_scratch(*w.codes, x.rows)));
   else if (w.codes && x.rows <= kQuantFewRows)
-    multiply_quant_few(*args.pool, x, *w.codes, finish,
+    multiply_quant_few(*args.pool, x, *w.codes, narrow, finish,
                        pieces.take(quant_few_scratch(*w.codes, x.rows)));
   else if (!w.codes && x.rows <= kFewRows)
     multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
