@@ -9,6 +9,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
                          const DecoderPlanOptions& options)
     : config_(config), options_(options), recorder_(plan_, options.training, weights.compute()) {
   Recorder& r = recorder_;
+  if (options.cache_rows > 0) r.narrow_linears();
   const int64_t t = options.tokens;
   context_.tokens = t;
   ValueId places = kNone;

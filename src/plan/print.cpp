@@ -12,6 +12,7 @@ struct AttrPrinter {
   void operator()(std::monostate) const {}
   void operator()(const LinearAttr& a) const {
     if (a.scale != 1.0f) out << " scale=" << a.scale;
+    if (a.narrow) out << " narrow";
   }
   void operator()(const NormAttr& a) const {
     out << " eps=" << a.eps;

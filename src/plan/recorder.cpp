@@ -104,7 +104,9 @@ ValueId Recorder::linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, flo
               (bias == kNone || shape(bias).elements() == shape(w)[0]),
           plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");
   ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, dtype);
-  append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale}});
+  const bool narrow = narrow_ && dtype_is_quantized(plan_.value(w).dtype) &&
+                      dtype == plan_.value(x).dtype;  // never what is read outside the plan
+  append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale, narrow}});
   return y;
 }
 

@@ -18,6 +18,8 @@ class Recorder {
 
   Plan& plan() { return plan_; }
   bool training() const { return training_; }
+  // From here on linears of quantised weights are LinearAttr::narrow.
+  void narrow_linears() { narrow_ = true; }
 
   ValueId weight(std::string name, Shape shape, DType dtype);
   ValueId state(std::string name, Shape shape, DType dtype);
@@ -89,7 +91,7 @@ class Recorder {
   std::string derived(ValueId v, const char* suffix) const;
 
   Plan& plan_;
-  bool training_;
+  bool training_, narrow_ = false;
   DType activations_;
 };
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/builder.h"
+#include "ops/tolerance.h"
 
 namespace wick::ops {
 
@@ -21,7 +22,7 @@ void Builder::embed() {
 void Builder::linear() {
   int64_t t = size("T"), k = size("K"), n = size("N");
   bool has_bias = size("bias", 0) != 0;
-  c_.attr = LinearAttr{number("scale", 1.0f)};
+  c_.attr = LinearAttr{number("scale", 1.0f), size("narrow", 0) != 0};
   input("x", {t, k});
   input("w", {n, k});
   if (has_bias) input("b", {n});
@@ -31,6 +32,7 @@ void Builder::linear() {
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
   if (c_.arg("w").dtype != DType::kBF16) unit_terms({"y", "dx"});
+  if (size("narrow", 0) != 0) unit_terms({"y"}, kByteTerms);
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
   c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};

@@ -6,7 +6,6 @@
 #include "backend/cpu/product.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/quant_product.h"
@@ -40,22 +39,6 @@ struct Share {
 };
 
 bool keeps_sums(const Product& p) { return p.sums != nullptr || p.x.outer < p.x.steps; }
-
-// Calls f(group, task, worker) for every task of every group. A thread stays with a group, whose
-// tasks read the same rows, as long as there is work in it.
-template <typename F>
-void in_groups(ThreadPool& pool, int64_t groups, int64_t tasks, const F& f) {
-  struct alignas(64) Turn {
-    std::atomic<int64_t> next{0};
-  };
-  Turn turns[kMostRows / 32];
-  pool.parallel(std::min<int64_t>(pool.threads(), groups * tasks), [&](int64_t, int worker) {
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t group = (worker + g) % groups;
-      for (int64_t task; (task = turns[group].next.fetch_add(1)) < tasks;) f(group, task, worker);
-    }
-  });
-}
 
 }  // namespace
 }  // namespace wick::cpu

@@ -2,8 +2,9 @@
 // Products of few rows with quantised tiles. A row of x becomes fixed-point numbers of 15 bits with
 // a power of two for each group, exact for all that is within a factor of 64 of the group's largest
 // (bf16 has 8 bits); a dot product of them with a group's codes is exact too, and scaled once.
-// Multiplied as two bytes, 256 high + low, with AVX-512's dot products of bytes. Bound by reading
-// the codes from memory.
+// Multiplied as two bytes, 256 high + low, with AVX-512's dot products of bytes. Narrow
+// (LinearAttr), x beside codes of 4 bits is one byte: the two are more than a core gets through
+// while memory brings the next codes. Bound by reading the codes from memory.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +28,9 @@ namespace wick::cpu {
 namespace {
 
 constexpr int64_t kAhead = 12 << 10;  // bytes of w
-constexpr int64_t kStepBytes = 64;    // of a row of x: 32 high bytes, 32 low ones
+
+// Of a row of x: 32 high bytes and then 32 low ones, or 32 bytes.
+constexpr int64_t step_bytes(int bytes) { return 32 * bytes; }
 
 // What is known of a group of x beforehand.
 struct Group {
@@ -36,7 +39,7 @@ struct Group {
 };
 
 struct FewRows {
-  const char* x;  // [rows][steps] of kStepBytes
+  const char* x;  // [rows][steps] of step_bytes()
   int64_t row_bytes;
   const Group* groups;  // [rows][groups]
 };
@@ -45,8 +48,8 @@ struct FewRows {
 // of each byte of codes, which stay where they are and so count 16 times.
 constexpr int kParts = 4;
 
-// One step of 32.
-template <int Bits, int Rows>
+// One step of 32. Bytes: of a number of x.
+template <int Bits, int Bytes, int Rows>
 inline void add_step(const char* tile, const char* x, int64_t row_bytes,
                      __m512i sums[Rows][kParts]) {
   constexpr int kHalves = Bits == 8 ? 1 : 2;
@@ -61,27 +64,32 @@ inline void add_step(const char* tile, const char* x, int64_t row_bytes,
       WICK_UNROLL
       for (int i = 0; i < Rows; ++i) {
         const char* at = x + i * row_bytes + (v * kHalves + half) * 4;
-        int high, low;
-        std::memcpy(&high, at, 4);
-        std::memcpy(&low, at + 32, 4);
         __m512i* sum = sums[i] + 2 * half;
-        sum[0] = _mm512_dpbusd_epi32(sum[0], codes[half], _mm512_set1_epi32(high));
-        sum[1] = _mm512_dpbusd_epi32(sum[1], codes[half], _mm512_set1_epi32(low));
+        int part;
+        if (Bytes == 2) {
+          std::memcpy(&part, at, 4);
+          sum[0] = _mm512_dpbusd_epi32(sum[0], codes[half], _mm512_set1_epi32(part));
+        }
+        std::memcpy(&part, at + 32 * (Bytes - 1), 4);
+        sum[1] = _mm512_dpbusd_epi32(sum[1], codes[half], _mm512_set1_epi32(part));
       }
     }
   }
 }
 
-template <int Bits>
+template <int Bytes>
+inline __m512i both_bytes(__m512i high, __m512i low) {
+  return Bytes == 1 ? low : _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+template <int Bits, int Bytes>
 inline __m512i whole_sum(const __m512i sum[kParts]) {
-  const __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]);
+  const __m512i whole = both_bytes<Bytes>(sum[0], sum[1]);
   if (Bits == 8) return whole;
-  const __m512i upper = _mm512_add_epi32(_mm512_slli_epi32(sum[2], 8), sum[3]);
-  return _mm512_add_epi32(whole, _mm512_srai_epi32(upper, 4));
+  return _mm512_add_epi32(whole, _mm512_srai_epi32(both_bytes<Bytes>(sum[2], sum[3]), 4));
 }
 
 // One panel: c as Block::c has it.
-template <int Bits, int Rows>
+template <int Bits, int Bytes, int Rows>
 void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float* c) {
   constexpr int64_t kTile = kTileElements * Bits / 8;
   // Sums of both tiles fit the registers together for one row and two.
@@ -114,7 +122,8 @@ void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float*
           _mm_prefetch(tile + kAhead + line, _MM_HINT_T1);
         WICK_UNROLL
         for (int t = 0; t < kTiles; ++t)
-          add_step<Bits, Rows>(tile + t * kTile, xs + s * kStepBytes, x.row_bytes, sums[t]);
+          add_step<Bits, Bytes, Rows>(tile + t * kTile, xs + s * step_bytes(Bytes), x.row_bytes,
+                                      sums[t]);
       }
       WICK_UNROLL
       for (int t = 0; t < kTiles; ++t) {
@@ -123,13 +132,13 @@ void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float*
         WICK_UNROLL
         for (int i = 0; i < Rows; ++i)
           total[i][tile0 + t] =
-              _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole_sum<Bits>(sums[t][i])),
+              _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole_sum<Bits, Bytes>(sums[t][i])),
                               _mm512_mul_ps(scale, _mm512_set1_ps(x.groups[i * groups + g].scale)),
                               total[i][tile0 + t]);
       }
     }
     at += 2 * steps * kTile;
-    xs += steps * kStepBytes;
+    xs += steps * step_bytes(Bytes);
   }
   for (int i = 0; i < Rows; ++i) {
     _mm512_store_ps(c + i * 16, total[i][0]);
@@ -158,38 +167,61 @@ inline void put_bytes(char* to, __m512i first, __m512i second, __m256i order) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_shuffle_epi8(bytes, order));
 }
 
+// Numbers of x as fixed point with these factors and scales, for the largest of a group.
+struct FixedPoint {
+  float factor, scale;
+};
+// Two bytes: the largest becomes 2^13 to 2^14.
+inline FixedPoint two_bytes(uint32_t largest) {
+  const int exponent = std::max(14, static_cast<int>(largest >> 7));
+  return exponent < 255 ? FixedPoint{power_of_two(267 - exponent), power_of_two(exponent - 13)}
+                        : FixedPoint{0, std::nanf("")};
+}
+// One byte: the largest becomes 127.
+inline FixedPoint one_byte(uint32_t largest) {
+  if (largest >= 0x7f80) return {0, std::nanf("")};
+  const uint32_t bits = largest << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  value = std::max(value, 0x1p-100f);
+  return {127 / value, value / 127};
+}
+
 // Row `row` of x. Codes of 4 bits lie in their words in another order, which x follows.
-void prepare_row(const Operand& x, int64_t row, const QuantTiles& w, char* to, Group* groups) {
+void prepare_row(const Operand& x, int64_t row, const QuantTiles& w, int bytes, char* to,
+                 Group* groups) {
   const __m256i order = _mm256_broadcastsi128_si256(
       w.bits == 8 ? _mm_set_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
                   : _mm_set_epi8(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0));
   for (int64_t g = 0, s0 = 0; g < w.groups(); ++g, s0 += w.in_group) {
     const int64_t s1 = std::min(w.steps, s0 + w.in_group);
-    // The largest exponent, by the order of bits without the sign: infinities and NaN come last.
+    // The largest, by the order of bits without the sign: infinities and NaN come last.
     __m512i most = _mm512_setzero_si512();
     for (int64_t s = s0; s < s1; ++s)
       most =
           _mm512_max_epu16(most, _mm512_and_si512(row_words(x, row, s), _mm512_set1_epi16(0x7fff)));
     const __m512i pair = _mm512_max_epu32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)),
                                           _mm512_srli_epi32(most, 16));
-    const int exponent = std::max(14, static_cast<int>(_mm512_reduce_max_epu32(pair) >> 7));
-    // The largest becomes 2^13 to 2^14.
-    const __m512 factor = _mm512_set1_ps(power_of_two(exponent < 255 ? 267 - exponent : 1));
+    const uint32_t largest = _mm512_reduce_max_epu32(pair);
+    const FixedPoint fixed = bytes == 2 ? two_bytes(largest) : one_byte(largest);
+    const __m512 factor = _mm512_set1_ps(fixed.factor);
     __m512i sum = _mm512_setzero_si512();
-    for (int64_t s = s0; s < s1; ++s, to += kStepBytes) {
+    for (int64_t s = s0; s < s1; ++s, to += step_bytes(bytes)) {
       const __m512i v = row_words(x, row, s);
       const __m512i a = fixed_point(_mm512_castsi512_si256(v), factor);
       const __m512i b = fixed_point(_mm512_extracti64x4_epi64(v, 1), factor);
       sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
-      const __m512i half = _mm512_set1_epi32(128);
-      const __m512i high_a = _mm512_srai_epi32(_mm512_add_epi32(a, half), 8);
-      const __m512i high_b = _mm512_srai_epi32(_mm512_add_epi32(b, half), 8);
-      put_bytes(to, high_a, high_b, order);
+      if (bytes == 2) {
+        const __m512i half = _mm512_set1_epi32(128);
+        const __m512i high_a = _mm512_srai_epi32(_mm512_add_epi32(a, half), 8);
+        const __m512i high_b = _mm512_srai_epi32(_mm512_add_epi32(b, half), 8);
+        put_bytes(to, high_a, high_b, order);
+      }
       // Cut to a byte, a number is what its high byte leaves.
-      put_bytes(to + 32, a, b, order);
+      put_bytes(to + 32 * (bytes - 1), a, b, order);
     }
     groups[g].start = -_mm512_reduce_add_epi32(sum) * (w.bits == 8 ? 128 : 8);
-    groups[g].scale = exponent < 255 ? power_of_two(exponent - 13) : std::nanf("");
+    groups[g].scale = fixed.scale;
   }
 }
 
@@ -209,34 +241,37 @@ constexpr int64_t kTaskBytes = 48 << 10;
 // Three rows are computed as four.
 int64_t computed_rows(int64_t rows) { return rows == 3 ? 4 : rows; }
 
-template <int Bits>
+template <int Bits, int Bytes>
 auto panel_fn(int64_t rows) {
-  return rows == 1   ? few_rows_panel<Bits, 1>
-         : rows == 2 ? few_rows_panel<Bits, 2>
-                     : few_rows_panel<Bits, 4>;
+  return rows == 1   ? few_rows_panel<Bits, Bytes, 1>
+         : rows == 2 ? few_rows_panel<Bits, Bytes, 2>
+                     : few_rows_panel<Bits, Bytes, 4>;
 }
 
 }  // namespace
 
 size_t quant_few_scratch(const QuantTiles& w, int64_t rows) {
   return static_cast<size_t>(computed_rows(rows)) *
-         (static_cast<size_t>(w.steps * kStepBytes) +
+         (static_cast<size_t>(w.steps * step_bytes(2)) +
           static_cast<size_t>(w.groups()) * sizeof(Group));
 }
 
-void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w, bool narrow,
                         const Finish& finish, void* scratch) {
-  const int64_t rows = computed_rows(x.rows), row_bytes = w.steps * kStepBytes;
+  const int bytes = narrow && w.bits == 4 ? 1 : 2;
+  const int64_t rows = computed_rows(x.rows), row_bytes = w.steps * step_bytes(bytes);
   char* data = static_cast<char*>(scratch);
   auto* groups = reinterpret_cast<Group*>(data + rows * row_bytes);
   for (int64_t r = 0; r < x.rows; ++r)
-    prepare_row(x, r, w, data + r * row_bytes, groups + r * w.groups());
+    prepare_row(x, r, w, bytes, data + r * row_bytes, groups + r * w.groups());
   for (int64_t r = x.rows; r < rows; ++r) {
     std::memset(data + r * row_bytes, 0, static_cast<size_t>(row_bytes));
     std::fill_n(groups + r * w.groups(), w.groups(), Group{});
   }
   const FewRows few{data, row_bytes, groups};
-  const auto fn = w.bits == 8 ? panel_fn<8>(rows) : panel_fn<4>(rows);
+  const auto fn = w.bits == 8  ? panel_fn<8, 2>(rows)
+                  : bytes == 2 ? panel_fn<4, 2>(rows)
+                               : panel_fn<4, 1>(rows);
   const int64_t panels = tile_blocks(w.rows);
   const int64_t grain = std::max<int64_t>(1, kTaskBytes / w.panel_bytes);
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {

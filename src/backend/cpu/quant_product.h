@@ -16,7 +16,13 @@ void unpack_quant_block(const QuantTiles& w, int64_t panel, int64_t step, char* 
 // y = x wᵀ for up to kQuantFewRows rows of bf16 x. The weights are not rounded.
 constexpr int64_t kQuantFewRows = 4;
 size_t quant_few_scratch(const QuantTiles& w, int64_t rows);
-void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w, bool narrow,
                         const Finish& finish, void* scratch);
+
+// y = x wᵀ for many rows of bf16 x and codes of 4 bits, on AMX's tiles of bytes: LinearAttr::narrow.
+bool multiplies_bytes(const Unit& unit, const QuantTiles& w, int64_t rows);
+size_t quant_bytes_scratch(const QuantTiles& w, int64_t rows);
+void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+                          const Finish& finish, void* scratch);
 
 }  // namespace wick::cpu

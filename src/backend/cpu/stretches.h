@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How products with few rows share out a matrix that passes by once: each thread reads a stretch of
-// memory of its own in order, so that what is brought near ahead of its use is its own, and then
-// helps the others with theirs.
+// How products share out their work. With few rows a matrix passes by once: each thread reads a
+// stretch of memory of its own in order, so that what is brought near ahead of its use is its own,
+// and then helps the others with theirs. With many rows it is the rows that a thread stays with.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 
+#include "base/check.h"
 #include "base/threads.h"
 
 namespace wick::cpu {
@@ -36,6 +37,24 @@ void in_stretches(ThreadPool& pool, int64_t n, const Work& work) {
       }
       return -1;
     });
+  });
+}
+
+// Calls f(group, task, worker) for every task of every group. A thread stays with a group, whose
+// tasks read the same rows, as long as there is work in it. At most 16 groups.
+template <typename F>
+void in_groups(ThreadPool& pool, int64_t groups, int64_t tasks, const F& f) {
+  constexpr int kMost = 16;
+  WICK_DCHECK(groups <= kMost);
+  struct alignas(64) Turn {
+    std::atomic<int64_t> next{0};
+  };
+  Turn turns[kMost];
+  pool.parallel(std::min<int64_t>(pool.threads(), groups * tasks), [&](int64_t, int worker) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t group = (worker + g) % groups;
+      for (int64_t task; (task = turns[group].next.fetch_add(1)) < tasks;) f(group, task, worker);
+    }
   });
 }
 

@@ -95,22 +95,30 @@ void linear_fwd(const StepArgs& args) {
   const TiledWeight w = tiles_of(*args.pool, args.in[1], pieces);
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
                       widen_bias(input(args, 2), pieces)};
-  if (w.codes && x.rows <= kQuantFewRows)
-    multiply_quant_few(*args.pool, x, *w.codes, finish,
+  const bool narrow = attr<LinearAttr>(*args.step).narrow;
+  if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
+    multiply_quant_bytes(*args.pool, x, *w.codes, finish,
+                         pieces.take(quant_bytes_scratch(*w.codes, x.rows)));
+  else if (w.codes && x.rows <= kQuantFewRows)
+    multiply_quant_few(*args.pool, x, *w.codes, narrow, finish,
                        pieces.take(quant_few_scratch(*w.codes, x.rows)));
   else if (!w.codes && x.rows <= kFewRows)
     multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
   else
     multiply_rows(*args.pool, U, x, w, false, finish, pieces);
 }
+template <const Unit& U>
 size_t linear_fwd_scratch(const StepArgs& args, int threads) {
   const Operand &x = args.in[0], &w = args.in[1];
   Pieces pieces(nullptr);
   take_tiles(w, pieces);
   pieces.take(bias_bytes(input(args, 2)));
-  const bool codes = dtype_is_quantized(w.dtype);
-  if (codes && x.rows <= kQuantFewRows)
-    pieces.take(quant_few_scratch(QuantTiles(nullptr, w.dtype, w.rows, w.cols), x.rows));
+  std::optional<QuantTiles> codes;
+  if (dtype_is_quantized(w.dtype)) codes.emplace(nullptr, w.dtype, w.rows, w.cols);
+  if (codes && attr<LinearAttr>(*args.step).narrow && multiplies_bytes(U, *codes, x.rows))
+    pieces.take(quant_bytes_scratch(*codes, x.rows));
+  else if (codes && x.rows <= kQuantFewRows)
+    pieces.take(quant_few_scratch(*codes, x.rows));
   else if (!codes && x.rows <= kFewRows)
     pieces.take(few_rows_scratch(x.rows, x.cols));
   else
@@ -243,7 +251,7 @@ Candidates table() {
       {Op::kLinear, Dir::kBackward, "linear_bwd_parts", wide_bwd<U>, accepts_wide_bwd<U>,
        wide_bwd_scratch},
       {Op::kLinear, Dir::kForward, "linear_fwd_tiles", linear_fwd<U>, accepts_linear_fwd,
-       linear_fwd_scratch},
+       linear_fwd_scratch<U>},
       {Op::kLinear, Dir::kBackward, "linear_bwd_tiles", linear_bwd<U>, accepts_linear_bwd,
        linear_bwd_scratch},
       {Op::kHead, Dir::kForward, "head_fwd_tiles", head_fwd<U>, accepts_head_fwd<U>,

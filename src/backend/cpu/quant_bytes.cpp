@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of many rows with codes of 4 bits on AMX's tiles of bytes, for plans that only generate:
+// twice the terms of bf16 for each instruction, and half the bytes (docs/decisions/013).
+//
+// A stretch of 256 along the sum has one scale for each row of x and one for each row of w: x is
+// rounded to 8 bits, the codes of w are brought from their groups' scales to the largest of them,
+// which leaves a code of the largest group 16 steps and so costs next to nothing. Sums of a stretch
+// are exact; they leave the tiles, are scaled and added in f32 while the next stretch is
+// multiplied. Bound by the tiles.
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/quant_product.h"
+
+#if WICK_CPU_BF16
+#include "backend/cpu/stretches.h"
+#include "base/half.h"
+// After everything that must not be compiled for its instruction set.
+#include "backend/cpu/product-inl.h"
+
+#if defined(__clang__)
+#define WICK_UNROLL _Pragma("unroll")
+#else
+#define WICK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace wick::cpu {
+namespace {
+
+constexpr int64_t kStep = 64;                  // of the sum in one tile
+constexpr int64_t kScaled = 4;                 // steps that share a scale
+constexpr int64_t kChunk = 8;                  // steps whose codes are made at a time
+constexpr int64_t kMostBlocks = 16;            // of 32 rows that meet them
+constexpr int64_t kNearBytes = 5 << 18;        // of x that stay in the second cache
+constexpr int64_t kLeastRows = 17;             // fewer leave half of a block empty
+constexpr int64_t kTaskSteps = 3584;           // of 32 x 32 x 64 in one task
+constexpr float kMostCode = 127.0f * 256 / 8;  // the largest factor of a code: 8 bits of fraction
+constexpr float kLeastScale = 0x1p-100f;       // smaller ones count as this
+
+int64_t round_up_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// x [rows, K] as bytes: blocks of 32 rows and 64 columns, [K/64 in chunks][blocks][steps].
+struct Bytes {
+  int64_t blocks, steps, stretches;
+  char* data;
+  float* scales;  // [blocks][stretches][32 rows]
+
+  Bytes(const QuantTiles& w, int64_t rows, void* scratch)
+      : blocks(tile_blocks(rows)),
+        steps(round_up_div(w.steps, 2)),
+        stretches(round_up_div(steps, kScaled)),
+        data(static_cast<char*>(scratch)),
+        scales(reinterpret_cast<float*>(data + blocks * steps * kBlockBytes)) {}
+  size_t bytes() const {
+    return static_cast<size_t>(blocks * (steps * kBlockBytes + stretches * 32 * 4));
+  }
+  int64_t chunk(int64_t step) const { return std::min(kChunk, steps - step / kChunk * kChunk); }
+  char* at(int64_t block, int64_t step) const {
+    const int64_t first = step / kChunk * kChunk;
+    return data + (first * blocks + block * chunk(step) + step - first) * kBlockBytes;
+  }
+  float* scale(int64_t block, int64_t stretch) const {
+    return scales + (block * stretches + stretch) * 32;
+  }
+};
+
+// Steps [first, first + steps) of panel `panel` of w, a chunk of it.
+struct Chunk {
+  int64_t panel, first, steps;
+  Chunk next(int64_t all) const {
+    Chunk c = *this;
+    c.first += steps;
+    if (c.first == all) {
+      ++c.panel;
+      c.first = 0;
+    }
+    c.steps = std::min(kChunk, all - c.first);
+    return c;
+  }
+};
+
+}  // namespace
+}  // namespace wick::cpu
+
+WICK_BF16_BEGIN
+namespace wick::cpu {
+namespace {
+
+inline __m512i bytes_of(__m512i words, __m512 factor, bool high) {
+  const __m256i half = high ? _mm512_extracti64x4_epi64(words, 1) : _mm512_castsi512_si256(words);
+  return _mm512_cvtps_epi32(_mm512_mul_ps(widen_words(half), factor));
+}
+
+inline __m512i half_step(const uint16_t* x, int64_t cols, int64_t half) {
+  return _mm512_maskz_loadu_epi16(words_below(cols - half * 32), x + half * 32);
+}
+
+// One row of x from step `step` on, `steps` that share a scale; what is not finite gives NaN.
+void round_stretch(const uint16_t* x, int64_t cols, int64_t step, int64_t steps, char* to,
+                   float* scale) {
+  // As codes of 4 bits lie in their words once they are bytes.
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0));
+  __m512i most = _mm512_setzero_si512();
+  for (int64_t half = 2 * step; half < 2 * (step + steps); ++half)
+    most = _mm512_max_epu16(most,
+                            _mm512_and_si512(half_step(x, cols, half), _mm512_set1_epi16(0x7fff)));
+  const __m512i pair = _mm512_max_epu32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)),
+                                        _mm512_srli_epi32(most, 16));
+  const uint32_t bits = _mm512_reduce_max_epu32(pair) << 16;
+  float largest;
+  std::memcpy(&largest, &bits, sizeof largest);
+  const bool finite = bits < 0x7f800000u;
+  largest = finite ? std::max(largest, kLeastScale) : 0.0f;
+  *scale = finite ? largest / 127 : std::nanf("");
+  const __m512 factor = _mm512_set1_ps(finite ? 127 / largest : 0.0f);
+  for (int64_t s = step; s < step + steps; ++s, to += kBlockBytes)
+    for (int64_t half = 0; half < 2; ++half) {
+      const __m512i v = finite ? half_step(x, cols, 2 * s + half) : _mm512_setzero_si512();
+      const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(bytes_of(v, factor, true)),
+                                             _mm512_cvtepi32_epi8(bytes_of(v, factor, false)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to + half * 32),
+                         _mm256_shuffle_epi8(bytes, _mm512_castsi512_si256(order)));
+    }
+}
+
+// 32 rows of x.
+void round_block(const Operand& x, int64_t block, const Bytes& to) {
+  for (int64_t stretch = 0; stretch < to.stretches; ++stretch) {
+    const int64_t step = stretch * kScaled, steps = std::min(kScaled, to.steps - step);
+    char* out = to.at(block, step);
+    float* scale = to.scale(block, stretch);
+    for (int64_t i = 0; i < 32; ++i, out += 64) {
+      const int64_t row = block * 32 + i;
+      if (row < x.rows) {
+        round_stretch(x.as<const uint16_t>() + row * x.ld, x.cols, step, steps, out, scale + i);
+        continue;
+      }
+      for (int64_t s = 0; s < steps; ++s)
+        _mm512_store_si512(out + s * kBlockBytes, _mm512_setzero_si512());
+      scale[i] = 0;
+    }
+  }
+}
+
+// Codes of a chunk of w as right operands of bytes. A code of 4 bits times its row's factor, fixed
+// point with 8 bits of fraction, is rounded to a byte: the same row of w lies in a whole dword.
+struct Made {
+  alignas(64) char tiles[kChunk * kBlockBytes];
+  alignas(64) float scales[kChunk / kScaled][32];  // of a stretch, by row of w
+  alignas(64) int16_t factors[2 * kChunk][2][32];  // of half a step, twice for each row
+  const QuantTiles* w;
+  Chunk chunk;
+  int64_t piece, pieces;
+
+  void begin(const QuantTiles& codes, const Chunk& which) {
+    w = &codes;
+    chunk = which;
+    piece = 0;
+    pieces = chunk.steps * 4;
+    for (int64_t s = 0; s < chunk.steps; s += kScaled) make_factors(s);
+  }
+
+  __m512 group_scale(int64_t half, int64_t tile) const {
+    if (half >= w->steps) return _mm512_setzero_ps();
+    return widen_words(_mm256_load_si256(
+        reinterpret_cast<const __m256i*>(w->scales(chunk.panel, half) + tile * 32)));
+  }
+  void make_factors(int64_t s) {
+    const int64_t first = 2 * s, last = 2 * std::min(chunk.steps, s + kScaled);
+    for (int64_t tile = 0; tile < 2; ++tile) {
+      __m512 most = _mm512_set1_ps(kLeastScale);
+      for (int64_t h = first; h < last; ++h)
+        most = _mm512_max_ps(_mm512_abs_ps(group_scale(2 * chunk.first + h, tile)), most);
+      const __m512 unit = _mm512_div_ps(_mm512_set1_ps(kMostCode), most);
+      for (int64_t h = first; h < last; ++h) {
+        const __m512i factor =
+            _mm512_cvtps_epi32(_mm512_mul_ps(group_scale(2 * chunk.first + h, tile), unit));
+        _mm512_store_si512(factors[h][tile],
+                           _mm512_or_si512(_mm512_and_si512(factor, _mm512_set1_epi32(0xffff)),
+                                           _mm512_slli_epi32(factor, 16)));
+      }
+      _mm512_store_ps(scales[s / kScaled] + tile * 16,
+                      _mm512_mul_ps(most, _mm512_set1_ps(256 / kMostCode)));
+    }
+  }
+
+  // 16 rows and 32 columns.
+  void make_piece() {
+    const int64_t half = piece / 2, tile = piece % 2, column = 2 * chunk.first + half;
+    char* to = tiles + half / 2 * kBlockBytes + tile * 1024 + half % 2 * 512;
+    ++piece;
+    if (column >= w->steps) {
+      std::memset(to, 0, 512);
+      return;
+    }
+    const char* from = w->block(chunk.panel, column) + tile * (w->block_bytes / 2);
+    for (int64_t line = 0; line < 256; line += 64)
+      _mm_prefetch(from + 2 * chunk.steps * w->block_bytes + line, _MM_HINT_T1);
+    const __m512i factor = _mm512_load_si512(factors[half][tile]);
+    // Codes lie 8 too high; half a step rounds.
+    const __m512i start = _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(factor, 3));
+    const __m512i upper = _mm512_set1_epi16(static_cast<int16_t>(0xff00));
+    WICK_UNROLL
+    for (int64_t v = 0; v < 4; ++v, to += 128) {
+      const __m512i words = _mm512_load_si512(from + v * 64);
+      __m512i r[4];
+      WICK_UNROLL
+      for (int i = 0; i < 4; ++i)
+        r[i] = _mm512_add_epi16(
+            _mm512_mullo_epi16(_mm512_and_si512(_mm512_srli_epi32(words, 4u * unsigned(i)),
+                                                _mm512_set1_epi32(0x000f000f)),
+                               factor),
+            start);
+      // (r >> 8) | (other & upper)
+      _mm512_store_si512(to,
+                         _mm512_ternarylogic_epi32(_mm512_srli_epi16(r[0], 8), upper, r[2], 0xf8));
+      _mm512_store_si512(to + 64,
+                         _mm512_ternarylogic_epi32(_mm512_srli_epi16(r[1], 8), upper, r[3], 0xf8));
+    }
+  }
+  // As many pieces as belong to `done` of `all` equal parts.
+  void make(int64_t done, int64_t all) {
+    while (piece * all < pieces * done) make_piece();
+  }
+};
+
+// The sums of a stretch on their way into f32, and a finished block into y.
+struct Drain {
+  alignas(64) int32_t sums[kBlockElements];  // as Block::c has them
+  alignas(64) float w_scales[32];
+  float* total = nullptr;  // the same in f32
+  const float* x_scales = nullptr;
+  const Finish* finish = nullptr;  // with the last stretch
+  int64_t row = 0, col = 0;        // of y
+  bool first = false;              // of a block's stretches
+  int64_t at = 32;                 // rows that are done
+
+  void rows(int64_t count) {
+    if (at == 32) return;
+    const __m512 scale0 = _mm512_load_ps(w_scales), scale1 = _mm512_load_ps(w_scales + 16);
+    const int64_t end = std::min<int64_t>(32, at + count);
+    for (int64_t i = at; i < end; ++i) {
+      const int64_t offset = i / 16 * 512 + i % 16 * 16;
+      const __m512 x = _mm512_set1_ps(x_scales[i]);
+      const __m512 v0 = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset)), scale0);
+      const __m512 v1 =
+          _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset + 256)), scale1);
+      float* to = total + offset;
+      const __m512 old0 = first ? _mm512_setzero_ps() : _mm512_load_ps(to);
+      const __m512 old1 = first ? _mm512_setzero_ps() : _mm512_load_ps(to + 256);
+      _mm512_store_ps(to, _mm512_fmadd_ps(v0, x, old0));
+      _mm512_store_ps(to + 256, _mm512_fmadd_ps(v1, x, old1));
+    }
+    if (finish != nullptr) finish_rows(total, *finish, row, col, at, end);
+    at = end;
+  }
+};
+
+// Rows of y that a block will be stored to, brought near a few at a time.
+struct Near {
+  const char* at = nullptr;
+  int64_t row_bytes = 0, lines = 0, left = 0;
+
+  void block(const Finish& f, int64_t row, int64_t col) {
+    const auto element = static_cast<int64_t>(dtype_bytes(f.y.dtype));
+    row_bytes = f.y.ld * element;
+    at = f.y.as<char>() + row * row_bytes + col * element;
+    lines = element / 2;
+    left = std::min<int64_t>(32, f.y.rows - row);
+  }
+  void step() {
+    for (int i = 0; i < 4 && left > 0; ++i, --left, at += row_bytes) {
+      __builtin_prefetch(at, 1, 3);
+      if (lines == 2) __builtin_prefetch(at + 64, 1, 3);
+    }
+  }
+};
+
+// GCC's tile operations do not say which memory they touch.
+inline void memory_fence() { asm volatile("" ::: "memory"); }
+
+#define WICK_BYTES_START(i)                  \
+  _tile_stored(i, drain.sums + 256 * i, 64); \
+  _tile_zero(i);
+#define WICK_BYTES_GO_ON(i)
+
+// One step, in the order of amx.cpp: a tile is loaded as soon as its last product is on its way.
+#define WICK_BYTES_STEP(start, more) \
+  _tile_loadd(5, a + 1024, 64);      \
+  start(0) _tile_dpbssd(0, 4, 6);    \
+  _tile_loadd(7, b + 1024, 64);      \
+  start(2) _tile_dpbssd(2, 5, 6);    \
+  a += kBlockBytes;                  \
+  b += kBlockBytes;                  \
+  if (more) _tile_loadd(6, b, 64);   \
+  start(1) _tile_dpbssd(1, 4, 7);    \
+  if (more) _tile_loadd(4, a, 64);   \
+  start(3) _tile_dpbssd(3, 5, 7);
+
+// One stretch of a block. Its sums stay in the tiles; those of the stretch before leave them, to be
+// drained while the next codes are made.
+void multiply_stretch(const char* a, const char* b, int64_t steps, Drain& drain, Near& near,
+                      Made& next, int64_t done, int64_t all) {
+  const int64_t last = steps - 1, rows = round_up_div(32, std::max<int64_t>(1, last));
+  memory_fence();
+  _tile_loadd(4, a, 64);
+  _tile_loadd(6, b, 64);
+  WICK_BYTES_STEP(WICK_BYTES_START, last > 0)
+  memory_fence();
+  near.step();
+  next.make(done + 1, all);
+  for (int64_t s = 1; s < last; ++s) {
+    WICK_BYTES_STEP(WICK_BYTES_GO_ON, true)
+    near.step();
+    drain.rows(rows);
+    next.make(done + s + 1, all);
+  }
+  if (last > 0) {
+    WICK_BYTES_STEP(WICK_BYTES_GO_ON, false)
+    next.make(done + steps, all);
+  }
+  drain.rows(32);
+  memory_fence();
+}
+
+void store_sums(Drain& drain) {
+  _tile_stored(0, drain.sums, 64);
+  _tile_stored(1, drain.sums + 256, 64);
+  _tile_stored(2, drain.sums + 512, 64);
+  _tile_stored(3, drain.sums + 768, 64);
+  memory_fence();
+}
+
+}  // namespace
+}  // namespace wick::cpu
+WICK_BF16_END
+
+namespace wick::cpu {
+namespace {
+
+// Panels [p0, p1) of w and blocks of rows [b0, b1) of x.
+void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0, int64_t p1,
+          int64_t b0, int64_t b1) {
+  alignas(64) float totals[kMostBlocks][kBlockElements];
+  Made made[2];
+  Drain drain;
+  Near near;
+  int at = 0;
+  Chunk chunk{p0, 0, x.chunk(0)};
+  made[0].begin(w, chunk);
+  made[0].make(1, 1);
+  kAmxUnit.begin(16);
+  for (; chunk.panel < p1; chunk = chunk.next(x.steps), at ^= 1) {
+    const Chunk next = chunk.next(x.steps);
+    Made& coming = made[at ^ 1];
+    if (next.panel < p1)
+      coming.begin(w, next);
+    else
+      coming.piece = coming.pieces = 0;
+    const int64_t all = (b1 - b0) * chunk.steps;
+    int64_t done = 0;
+    for (int64_t b = b0; b < b1; ++b) {
+      if (chunk.first + chunk.steps == x.steps) near.block(finish, b * 32, chunk.panel * 32);
+      for (int64_t s = 0; s < chunk.steps; s += kScaled) {
+        const int64_t steps = std::min(kScaled, chunk.steps - s), step = chunk.first + s;
+        multiply_stretch(x.at(b, step), made[at].tiles + s * kBlockBytes, steps, drain, near,
+                         coming, done, all);
+        done += steps;
+        // What the next stretch, or the end, drains.
+        std::memcpy(drain.w_scales, made[at].scales[s / kScaled], sizeof drain.w_scales);
+        drain.total = totals[b - b0];
+        drain.x_scales = x.scale(b, step / kScaled);
+        drain.finish = step + steps == x.steps ? &finish : nullptr;
+        drain.row = b * 32;
+        drain.col = chunk.panel * 32;
+        drain.first = step == 0;
+        drain.at = 0;
+      }
+    }
+  }
+  store_sums(drain);
+  drain.rows(32);
+  kAmxUnit.end();
+}
+
+Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
+  Operand part = o;
+  part.rows = rows;
+  part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
+  return part;
+}
+
+}  // namespace
+
+bool multiplies_bytes(const Unit& unit, const QuantTiles& w, int64_t rows) {
+  return &unit == &kAmxUnit && w.bits == 4 && rows >= kLeastRows;
+}
+
+size_t quant_bytes_scratch(const QuantTiles& w, int64_t rows) {
+  return Bytes(w, std::min(rows, kMostRows), nullptr).bytes();
+}
+
+void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+                          const Finish& finish, void* scratch) {
+  const int64_t panels = tile_blocks(w.rows);
+  for (int64_t row = 0; row < x.rows; row += kMostRows) {
+    const int64_t rows = std::min(kMostRows, x.rows - row);
+    const Operand part = rows_of(x, row, rows);
+    Finish finish_part = finish;
+    finish_part.y = rows_of(finish.y, row, rows);
+    const Bytes bytes(w, rows, scratch);
+    pool.parallel(bytes.blocks, [&](int64_t block) { round_block(part, block, bytes); });
+    const int64_t near =
+        std::clamp<int64_t>(kNearBytes / (bytes.steps * kBlockBytes), 1, kMostBlocks);
+    const int64_t groups = round_up_div(bytes.blocks, near);
+    const int64_t height = round_up_div(bytes.blocks, groups);
+    const int64_t most = std::max<int64_t>(1, kTaskSteps / (height * bytes.steps));
+    const int64_t tasks = std::min(
+        panels, std::max(round_up_div(4 * pool.threads(), groups), round_up_div(panels, most)));
+    in_groups(pool, groups, tasks, [&](int64_t group, int64_t task, int) {
+      work(w, bytes, finish_part, panels * task / tasks, panels * (task + 1) / tasks,
+           group * height, std::min(bytes.blocks, (group + 1) * height));
+    });
+  }
+}
+
+}  // namespace wick::cpu
+#endif
