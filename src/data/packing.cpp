@@ -286,7 +286,7 @@ std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const Pa
 
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing) {
-  constexpr int64_t kSizes = 8, kLeastStep = 128;
+  constexpr int64_t kSizes = 16, kLeastStep = 64;
   // A program costs time to make; one that hardly any pack uses does not pay.
   constexpr double kWorthIt = 0.02;
   const int64_t step =

@@ -102,7 +102,7 @@ SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackL
                       std::span<const int64_t> smaller, bool packing);
 
 // Token budgets below that of the limits, ascending, in which packs of the first epoch lie with
-// less left empty: multiples of an eighth of it, those that some packs would use. A long row that
+// less left empty: multiples of a sixteenth of it, those that some packs would use. A long row that
 // comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing);

@@ -130,6 +130,21 @@ Pack make_pack(const PackLimits& limits, double attended, int64_t vocab) {
   return pack_rows(set, all, limits, 0, 0, true).front();
 }
 
+// What the system takes to give a byte of fresh memory, where it does so when it is first written.
+double first_touch_seconds(Backend& backend) {
+  constexpr int64_t kTouched = int64_t{48} << 20, kPart = int64_t{1} << 20;
+  const BufferPtr fresh = backend.allocate(DType::kU8, kTouched);
+  const std::vector<std::byte> part(static_cast<size_t>(kPart));
+  auto write = [&] {
+    const Clock::time_point start = Clock::now();
+    for (int64_t at = 0; at < kTouched; at += kPart)
+      backend.upload(*fresh, DType::kU8, at, kPart, part.data());
+    return seconds_since(start);
+  };
+  const double first = write(), second = write();
+  return std::max(0.0, first - second) / static_cast<double>(kTouched);
+}
+
 double flops_per_second(const Backend& backend, DType compute) {
   return 1e9 * kUtilisation * std::max(1.0, backend.peak_gflops(compute));
 }
@@ -190,10 +205,8 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   std::vector<std::vector<double>> samples(plan.steps.size());
   std::vector<double> wholes, updates;
   const std::span<const Hyper> hyper(&run.hyper, 1);
-  const Clock::time_point first = Clock::now();
   step->accumulate_timed(pack, 1.0f);
   step->update(hyper);
-  const double cold = seconds_since(first);
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < kMostRuns; ++i) {
     if (i >= kLeastRuns && seconds_since(start) > kTimedSeconds) break;
@@ -216,9 +229,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   // What lies between the steps, and delays that medians do not see.
   if (sum > 0) rates_.scale(steady_mean(wholes) / sum);
   update_rate_ = steady_mean(updates) / static_cast<double>(trained.layout.size());
-  const StepForecast memory = step->forecast(backend);
-  cold_rate_ = std::max(0.0, cold - steady_mean(wholes) - steady_mean(updates)) /
-               static_cast<double>(memory.total() - memory.weights);
+  cold_rate_ = first_touch_seconds(backend);
 }
 
 void StepRates::add(const Plan& plan, const Step& step, double attended, double seconds) {
