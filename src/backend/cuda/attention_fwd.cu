@@ -100,6 +100,28 @@ __device__ inline void add_parts(int parts, Get&& get, Pack<float, 4>& sums, flo
   }
 }
 
+// The same for a few, all of which are asked for before one is used.
+template <int kParts, typename Get>
+__device__ inline void add_few_parts(Get&& get, Pack<float, 4>& sums, float& top, float& total) {
+  Pack<float, 4> x[kParts];
+  float2 m[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) x[i] = get(i, m[i]);
+  top = m[0].x;
+#pragma unroll
+  for (int i = 1; i < kParts; ++i) top = fmaxf(top, m[i].x);
+  const float base = top == -INFINITY ? 0.0f : top;
+  sums = {};
+  total = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const float factor = exp2_fast(m[i].x - base);
+    total = fmaf(m[i].y, factor, total);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sums.at[c] = fmaf(x[i].at[c], factor, sums.at[c]);
+  }
+}
+
 // Joins the sets' results, set by set, and stores y and lse, or a part of them.
 template <class C>
 __device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, float2* most) {
@@ -108,8 +130,7 @@ __device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, flo
     const int r = i / kChunks, col = i % kChunks * 4, t = rows.token(r), head = rows.head(r);
     Pack<float, 4> y;
     float top, total;
-    add_parts(
-        C::WK,
+    add_few_parts<C::WK>(
         [&](int set, float2& m) {
           m = most[set * C::kRows + r];
           return load<4>(sums + (set * C::kRows + r) * C::kSumLd + col);
@@ -136,8 +157,7 @@ __device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, const fl
       const int own = C::WK * C::kRows + r;
       Pack<float, 4> y;
       float top, total;
-      add_parts(
-          kClusterSplits,
+      add_few_parts<kClusterSplits>(
           [&](int rank, float2& m) {
             m = cluster_load(most + own, rank);
             return cluster_load(
@@ -149,10 +169,31 @@ __device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, const fl
   cluster_barrier();  // until then the others' shared memory is read
 }
 
+// Asks for a block's keys and values before the kernel waits. Where they lie may be written by the
+// kernel before: what is read too early is no more than a hint.
+template <class C>
+__device__ inline void ask_for_part(const FwdArgs& a, int t, int kv) {
+  int low = max(__ldcg(a.begin + t), 0);
+  const int high = min(__ldcg(a.end + t), a.keys);
+  if (a.window > 0) low = max(low, high - a.window);
+  const int keys = part_keys(a, high - low), first = low + blockIdx.x * keys;
+  const int count = min(high, first + keys) - first;
+  constexpr int kLines = (C::E + 63) / 64;  // of 128 bytes of a row
+  for (int i = threadIdx.x; i < 2 * kLines * count; i += C::kThreads) {
+    const Rows<const Bf16>& of = i % 2 == 0 ? a.k : a.v;
+    const Bf16* at = of[first + i / (2 * kLines)] + kv * C::E + i / 2 % kLines * 64;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+  }
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a) {
   constexpr int E = C::E, MT = C::MT, BN = C::BN;
   extern __shared__ __align__(1024) unsigned char shared[];
+  if constexpr (C::kDecode) {
+    let_next_start();
+    ask_for_part<C>(a, blockIdx.z, blockIdx.y);
+  }
   begin_kernel();
   Bf16* q_tile = reinterpret_cast<Bf16*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, set = warp / C::WM;
@@ -382,6 +423,7 @@ bool launch_decode(FwdArgs a, const Queue& to, void* scratch) {
     return true;
   }
   if (!allow_shared(fwd_mma<C>, C::kBytes)) return false;
+  prefer_shared(fwd_mma<C>);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {kClusterSplits, 1, 1};

@@ -70,9 +70,7 @@ size_t CudaProgram::enqueue(size_t step) {
   if (size_t made = joined_->enqueue(queue_, step)) return made;
   const Call& call = calls()[step];
   if (call.args.step->op != Op::kLinear) flush(queue_);
-  queue_.ahead = joined_->ahead(step);
   call.fn(call.args);
-  queue_.ahead = nullptr;
   return 1;
 }
 

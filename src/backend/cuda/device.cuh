@@ -126,12 +126,19 @@ __device__ inline float block_max(float x, float* shared) {
   return x;
 }
 
+// Lets the next kernel of the stream be set up while this one runs; it waits in begin_kernel().
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 // Begins every kernel that launch() starts: lets the next kernel of the stream be set up while this
 // one runs, and waits until the one before it is done. Nothing that another kernel wrote may be
 // read, and nothing written, before it; all threads must come by here.
 __device__ inline void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
+  let_next_start();
   cudaGridDependencySynchronize();
 #endif
 }

@@ -1,37 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/joined.h"
 
-#include <algorithm>
-
 #include "backend/cuda/skinny.h"
 
 namespace wick::cuda {
 namespace {
 
-// How far weights are asked for ahead of the products that read them: what memory gives in the time
-// of a few launches, and less than half of an H200's second-level cache.
-constexpr int64_t kAheadBytes = int64_t{16} << 20;
-
 bool is_few(const StepArgs& args) {
   return args.in[0].dtype == DType::kBF16 && args.in[0].rows <= kMatvecMmaRows;
-}
-
-int64_t matrix_bytes(const Operand& w) {
-  const auto row = static_cast<int64_t>(dtype_is_quantized(w.dtype)
-                                            ? device_row_bytes(w.dtype, w.cols)
-                                            : static_cast<size_t>(w.ld) * dtype_bytes(w.dtype));
-  return w.rows * row / 16 * 16;
 }
 
 }  // namespace
 
 Joined::Joined(const Plan& plan, std::span<const FlatProgram::Call> calls)
-    : plan_(plan), calls_(calls), reads_(plan.values.size(), 0), ahead_(calls.size()) {
+    : plan_(plan), calls_(calls), reads_(plan.values.size(), 0) {
   for (const Step& step : plan.steps)
     for (ValueId in : step.inputs)
       if (in != kNone) ++reads_[static_cast<size_t>(plan.root(in))];
   for (ValueId id : plan.results) ++reads_[static_cast<size_t>(plan.root(id))];
-  look_ahead();
 }
 
 bool Joined::is(size_t step, Op op) const {
@@ -42,40 +28,6 @@ bool Joined::is_columns(ValueId v, ValueId of, int64_t begin, int64_t count) con
   const Value &view = plan_.value(v), &root = plan_.value(of);
   return view.root == of && view.offset == begin && view.ld == root.ld &&
          view.shape.cols() == count && view.shape.rows() == root.shape.rows();
-}
-
-void Joined::look_ahead() {
-  struct Matrix {
-    size_t step;
-    const std::byte* data;
-    int64_t begin, end;  // among all of them, one after the other
-  };
-  std::vector<Matrix> all;
-  int64_t total = 0;
-  for (size_t i = 0; i < calls_.size(); ++i) {
-    if (!is(i, Op::kLinear) || !is_few(args(i))) continue;
-    if (plan_.value(args(i).step->inputs[1]).kind != Kind::kWeight) continue;
-    const Operand& w = args(i).in[1];
-    const int64_t bytes = matrix_bytes(w);
-    all.push_back({i, w.as<const std::byte>(), total, total + bytes});
-    total += bytes;
-  }
-  int64_t asked = all.empty() ? 0 : all[0].end;
-  for (const Matrix& now : all) {
-    asked = std::max(asked, now.end);
-    const int64_t until = now.end + kAheadBytes;
-    int count = 0;
-    for (const Matrix& next : all) {
-      const int64_t begin = std::max(asked, next.begin), end = std::min(until, next.end);
-      if (begin >= end || count == WeightsAhead::kMost) continue;
-      ahead_[now.step].at[count++] = {next.data + (begin - next.begin), end - begin};
-      asked = end;
-    }
-  }
-}
-
-const WeightsAhead* Joined::ahead(size_t step) const {
-  return ahead_[step].at[0].bytes > 0 ? &ahead_[step] : nullptr;
 }
 
 size_t Joined::enqueue(const Queue& queue, size_t first) const {
@@ -97,13 +49,11 @@ size_t Joined::enqueue(const Queue& queue, size_t first) const {
   }
   if (reads(x) > 1) in.normed = norm.out[normed];
   flush(queue);
-  Queue to = queue;
-  to.ahead = ahead(product);
-  if (size_t more = enqueue_rotated(to, in, product)) return 1 + more;
-  if (size_t more = enqueue_gated(to, in, product)) return 1 + more;
+  if (size_t more = enqueue_rotated(queue, in, product)) return 1 + more;
+  if (size_t more = enqueue_gated(queue, in, product)) return 1 + more;
   const StepArgs& p = args(product);
   const float scale = attr<LinearAttr>(*p.step).scale;
-  return matvec_mma(to, in, scale, p.accumulates(0), p.in[1], p.in[2], p.out[0]) ? 2 : 0;
+  return matvec_mma(queue, in, scale, p.accumulates(0), p.in[1], p.in[2], p.out[0]) ? 2 : 0;
 }
 
 size_t Joined::enqueue_gated(const Queue& queue, const MatvecIn& in, size_t product) const {

@@ -7,7 +7,7 @@
 //   norm · linear · rope · copy · copy     … q rotated, k and v straight into the cache
 //
 // are one launch each where nobody else reads what lies between, with the roundings of the single
-// steps. And which weights each product asks for ahead of those that will read them.
+// steps.
 #pragma once
 
 #include <vector>
@@ -24,8 +24,6 @@ class Joined {
 
   // Enqueues the steps from `first` on that are made by one launch and says how many; 0: none.
   size_t enqueue(const Queue& queue, size_t first) const;
-  // What the step asks for; null where it is no product of few rows.
-  const WeightsAhead* ahead(size_t step) const;
 
  private:
   size_t enqueue_rotated(const Queue& queue, const MatvecIn& in, size_t product) const;
@@ -35,12 +33,10 @@ class Joined {
   // Of the whole of a temp that is no view.
   int reads(ValueId v) const { return reads_[static_cast<size_t>(plan_.root(v))]; }
   bool is_columns(ValueId v, ValueId of, int64_t begin, int64_t count) const;
-  void look_ahead();
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;
-  std::vector<int> reads_;           // by root
-  std::vector<WeightsAhead> ahead_;  // by step
+  std::vector<int> reads_;  // by root
 };
 
 }  // namespace wick::cuda

@@ -16,6 +16,17 @@ struct AnyFloats {
     if (dtype == DType::kF16) return to_f32(static_cast<const F16*>(data)[i]);
     return static_cast<const float*>(data)[i];
   }
+  // Elements [i, i + 8). Requires: data, aligned to 16 bytes; i a multiple of 8.
+  __device__ void eight(int64_t i, float* to) const {
+    if (dtype == DType::kBF16) {
+      const Pack<Bf16, 8> v = load<8>(static_cast<const Bf16*>(data) + i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) to[j] = to_f32(v.at[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) to[j] = (*this)[i + j];
+    }
+  }
 };
 inline AnyFloats any_floats(const Operand& o) { return {o.data, o.dtype}; }
 

@@ -1,48 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of matvec_mma.cu: what a lane reads of chunk c of its row, where an element of x stands
-// in a row of shared memory, and the product of the two.
+// Weights of matvec_mma.cu: what a lane takes of rows in shared memory, where an element of x
+// stands in its row there, and the product of the two.
+//
+// A chunk is 32 columns. With g = lane / 4, t = lane % 4 a lane multiplies what belongs to t in
+// rows g and g + 8.
 #pragma once
 
 #include "backend/cuda/codes.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/shared.cuh"
 
 namespace wick::cuda {
 
-// Without a branch, so that loads follow each other closely.
-__device__ inline void load16_if(bool wanted, uint4& v, const void* p) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(p), "r"(static_cast<uint32_t>(wanted)));
-}
+constexpr int kChunk = 32;
 
-__device__ inline uint4 load16(const Bf16* p) { return *reinterpret_cast<const uint4*>(p); }
+__device__ inline uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
 
 struct PlainWeights {
-  static constexpr int kChunk = 32, kAhead = 8, kLeast = 4;
-  Rows<const Bf16> w;
+  static constexpr int kChunkBytes = 64;
+  // A row may be copied in slices; two rows of a quarter of a warp lie in other banks.
+  static constexpr bool kSlices = true;
+  static constexpr int kPad = 64, kChains = 2;
+  static constexpr int kWarps = 8, kBlocks = 3;  // of a block; of a multiprocessor
+  const uint8_t* data;
+  int64_t ld_bytes;
+  int bytes;  // of a row that are copied
 
-  struct Raw {
-    uint4 at;
+  __device__ const uint8_t* row(int r) const { return data + r * ld_bytes; }
+
+  struct Unit {
+    uint4 rows[2];
   };
-  struct Lane {
-    const Bf16* from;
-    __device__ void read(int c, bool wanted, Raw& raw) const {
-      load16_if(wanted, raw.at, from + c * kChunk);
-    }
-  };
-  __device__ Lane lane(int64_t row, int64_t, int64_t, int t) const { return {w[row] + 8 * t}; }
-  static __device__ bool inside(int c, int t, int k) { return c * kChunk + 8 * t < k; }
+  // Of chunk c; `rows` begin at chunk `first`.
+  template <int kRows>
+  __device__ Unit take(const uint8_t* rows, int ld, int first, int c, int lane) const {
+    const uint8_t* at = rows + lane / 4 * ld + (c - first) * kChunkBytes + 16 * (lane % 4);
+    return {{load16(at), kRows > 8 ? load16(at + 8 * ld) : uint4{}}};
+  }
 
   static __device__ void put(Bf16* row, int k, const Pack<Bf16, 8>& x) { store(row + k, x); }
-  template <int kHalves>
-  static __device__ void multiply(const Raw& raw, const Bf16* const (&x)[kHalves], int c, int t,
-                                  float (&sums)[2][4]) {
-    const int at = c * kChunk + 8 * t;
-    const uint4 a = load16(x[0] + at), b = kHalves > 1 ? load16(x[kHalves - 1] + at) : uint4{};
-    mma_bf16(sums[0], {a.x, b.x, a.y, b.y}, {raw.at.x, raw.at.y});
-    mma_bf16(sums[1], {a.z, b.z, a.w, b.w}, {raw.at.z, raw.at.w});
+  // sums += w x for 16 rows of w and kEights times 8 rows of x, of which x has the lane's.
+  template <int kRows, int kEights>
+  static __device__ void multiply(const Unit& w, const Bf16* const (&x)[kEights], int c, int t,
+                                  float (&sums)[kEights][kChains][4]) {
+    const uint4 &low = w.rows[0], &high = w.rows[1];
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      const uint4 b = load16(x[n] + c * kChunk + 8 * t);
+      mma_bf16(sums[n][0], {low.x, high.x, low.y, high.y}, {b.x, b.y});
+      mma_bf16(sums[n][1], {low.z, high.z, low.w, high.w}, {b.z, b.w});
+    }
   }
 };
 
@@ -50,54 +57,54 @@ struct PlainWeights {
 // low bits.
 template <int Bits>
 __device__ inline uint32_t widen(uint32_t word) {
-  constexpr uint32_t kMagic = 0x43004300u;
-  uint32_t high, low;
-  if constexpr (Bits == 8) {
-    high = (word & 0x007f007fu) | kMagic;
-    low = (word & 0x00800080u) | kMagic;  // 128, or 256 for negative codes
-  } else {
-    high = (word & 0x000f000fu) | kMagic;
-    low = 0x43084308u;  // 136
-  }
+  auto pick = [&](auto mask) {  // (word & mask) | 128 in bf16, twice
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "n"(mask()), "r"(0x43004300u));
+    return d;
+  };
+  using Low = std::integral_constant<uint32_t, Bits == 4 ? 0x000f000fu : 0x007f007fu>;
+  using Sign = std::integral_constant<uint32_t, 0x00800080u>;
+  const uint32_t high = pick(Low{});
+  // Less 136, or 128, or 256 for negative codes of 8 bits.
+  const uint32_t low = Bits == 4 ? 0x43084308u : pick(Sign{});
   const __nv_bfloat162 d = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&high),
                                    *reinterpret_cast<const __nv_bfloat162*>(&low));
   return *reinterpret_cast<const uint32_t*>(&d);
 }
 
+// Codes are multiplied as they are, bf16 holding them exactly, and the sum of 32 is scaled in f32.
 template <int Bits>
 struct CodedWeights {
-  static constexpr int kChunk = 512 / Bits, kAhead = Bits == 8 ? 4 : 3, kLeast = Bits / 4;
-  static constexpr int kWord = kChunk / 4;     // of k in a lane's 16 bytes
-  static constexpr int kScales = kChunk / 32;  // of a row, for its sums of 32
+  static constexpr int kChunkBytes = 4 * Bits;
+  // Scales come behind all codes of a row; its words of 8 rows lie in other banks.
+  static constexpr bool kSlices = false;
+  static constexpr int kPad = 16, kChains = 1;
+  static constexpr int kWarps = 16, kBlocks = 2;
   Codes w;
+  int bytes;
 
-  struct Raw {
-    uint4 codes;
-    Pack<Bf16, kScales> scales[2];  // of rows 2t and 2t + 1
+  __device__ const uint8_t* row(int r) const { return w.row(r); }
+
+  struct Unit {
+    uint32_t words[2][Bits / 4];  // word t of each 16 bytes of rows g and g + 8
+    float scales[2];
   };
-  struct Lane {
-    const uint8_t* from;
-    const Bf16* scales[2];
-    int shift;
-    __device__ void read(int c, bool wanted, Raw& raw) const {
-      load16_if(wanted, raw.codes, from + c * 64);
+  template <int kRows>
+  __device__ Unit take(const uint8_t* rows, int ld, int, int c, int lane) const {
+    const int g = lane / 4, t = lane % 4;
+    Unit u{};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (shift == 5) {
-          raw.scales[i] = load<kScales>(scales[i] + c * kScales);
-        } else {
+    for (int half = 0; half < kRows / 8; ++half) {
+      const uint8_t* row = rows + (8 * half + g) * ld;
 #pragma unroll
-          for (int j = 0; j < kScales; ++j)
-            raw.scales[i].at[j] = scales[i][(c * kChunk + 32 * j) >> shift];
-        }
-      }
+      for (int i = 0; i < Bits / 4; ++i)
+        u.words[half][i] =
+            *reinterpret_cast<const uint32_t*>(row + c * kChunkBytes + 16 * i + 4 * t);
+      const auto* scales = reinterpret_cast<const Bf16*>(row + w.scales_at);
+      u.scales[half] = to_f32(scales[c * kChunk >> w.group_shift]);
     }
-  };
-  __device__ Lane lane(int64_t row, int64_t even, int64_t odd, int t) const {
-    auto scales = [&](int64_t r) { return reinterpret_cast<const Bf16*>(w.row(r) + w.scales_at); };
-    return {w.row(row) + 16 * t, {scales(even), scales(odd)}, w.group_shift};
+    return u;
   }
-  static __device__ bool inside(int c, int t, int k) { return c * kChunk + t * kWord < k; }
 
   // Lane t multiplies four of every 16, the first and third of them as one pair, and has eight of
   // 32 together.
@@ -109,43 +116,26 @@ struct CodedWeights {
     *reinterpret_cast<uint2*>(to + 8) = {__byte_perm(v.z, v.w, 0x5410),
                                          __byte_perm(v.z, v.w, 0x7632)};
   }
-  template <int kHalves>
-  static __device__ void multiply(const Raw& raw, const Bf16* const (&x)[kHalves], int c, int t,
-                                  float (&sums)[2][4]) {
-    // The four lanes of a row turn their words, so that a product stays within 32 of k.
-    uint32_t word[4] = {raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w};
-    auto swap = [&](uint32_t& first, uint32_t& second, int mask) {
-      const bool up = t & mask;
-      const uint32_t got = __shfl_xor_sync(0xffffffffu, up ? first : second, mask);
-      (up ? first : second) = got;
+  template <int kRows, int kEights>
+  static __device__ void multiply(const Unit& u, const Bf16* const (&x)[kEights], int c, int t,
+                                  float (&sums)[kEights][kChains][4]) {
+    auto wide = [&](int half, int i, int shift) {
+      return half < kRows / 8 ? widen<Bits>(u.words[half][i] >> shift) : 0u;
     };
-    swap(word[0], word[1], 1);
-    swap(word[2], word[3], 1);
-    swap(word[0], word[2], 2);
-    swap(word[1], word[3], 2);
-    float part[4];
+    // The first 16 columns, then the others: of 4 bits they are the halves of the same bytes.
+    constexpr int kLast = Bits / 4 - 1, kShift = Bits == 4 ? 4 : 0;
+    const uint32_t first[4] = {wide(0, 0, 0), wide(1, 0, 0), wide(0, 0, 8), wide(1, 0, 8)};
+    const uint32_t others[4] = {wide(0, kLast, kShift), wide(1, kLast, kShift),
+                                wide(0, kLast, kShift + 8), wide(1, kLast, kShift + 8)};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      constexpr int kPerGroup = 32 / kWord;
-      const int at = c * kChunk + i * kWord / 32 * 32 + 8 * t;
-      const uint4 a = load16(x[0] + at), b = kHalves > 1 ? load16(x[kHalves - 1] + at) : uint4{};
-      if (i % kPerGroup == 0) part[0] = part[1] = part[2] = part[3] = 0.0f;
-      if constexpr (Bits == 4) {
-        mma_bf16(part, {a.x, b.x, a.y, b.y}, {widen<4>(word[i]), widen<4>(word[i] >> 8)});
-        mma_bf16(part, {a.z, b.z, a.w, b.w}, {widen<4>(word[i] >> 4), widen<4>(word[i] >> 12)});
-      } else if (i % 2 == 0) {
-        mma_bf16(part, {a.x, b.x, a.y, b.y}, {widen<8>(word[i]), widen<8>(word[i] >> 8)});
-      } else {
-        mma_bf16(part, {a.z, b.z, a.w, b.w}, {widen<8>(word[i]), widen<8>(word[i] >> 8)});
-      }
-      if ((i + 1) % kPerGroup == 0) {
-        const float even = to_f32(raw.scales[0].at[i / kPerGroup]);
-        const float odd = to_f32(raw.scales[1].at[i / kPerGroup]);
-        sums[0][0] = fmaf(part[0], even, sums[0][0]);
-        sums[0][1] = fmaf(part[1], odd, sums[0][1]);
-        sums[0][2] = fmaf(part[2], even, sums[0][2]);
-        sums[0][3] = fmaf(part[3], odd, sums[0][3]);
-      }
+    for (int n = 0; n < kEights; ++n) {
+      const uint4 b = load16(x[n] + c * kChunk + 8 * t);
+      float part[4] = {};
+      mma_bf16(part, first, {b.x, b.y});
+      mma_bf16(part, others, {b.z, b.w});
+#pragma unroll
+      for (int e = 0; e < 2 * (kRows / 8); ++e)
+        sums[n][0][e] = fmaf(part[e], u.scales[e / 2], sums[n][0][e]);
     }
   }
 };

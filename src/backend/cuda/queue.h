@@ -28,24 +28,12 @@ struct SkinnyList {
   std::unique_ptr<Impl> impl;
 };
 
-// Weights that later kernels will read: the kernel that is launched now asks for them, so that
-// memory is busy while kernels wait for each other.
-struct WeightsAhead {
-  static constexpr int kMost = 4;
-  struct Stretch {
-    const std::byte* data = nullptr;
-    int64_t bytes = 0;  // a multiple of 16
-  };
-  Stretch at[kMost];
-};
-
 struct Queue {
   cudaStream_t stream = nullptr;
   int sms = 0;  // multiprocessors
   Arch arch = Arch::kSm80;
-  const Blas* blas = nullptr;           // null where cuBLASLt was not found
-  SkinnyList* skinny = nullptr;         // empty between steps of other kinds
-  const WeightsAhead* ahead = nullptr;  // null: none
+  const Blas* blas = nullptr;    // null where cuBLASLt was not found
+  SkinnyList* skinny = nullptr;  // empty between steps of other kinds
 };
 
 inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }

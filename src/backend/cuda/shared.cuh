@@ -20,6 +20,14 @@ bool allow_shared(Kernel* kernel, size_t bytes) {
                               static_cast<int>(bytes)) == cudaSuccess;
 }
 
+// Kernels that all want the largest part of a multiprocessor's memory as shared memory lie on it
+// side by side; where they want different parts it must first become empty.
+template <typename Kernel>
+void prefer_shared(Kernel* kernel) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                       cudaSharedmemCarveoutMaxShared);
+}
+
 __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -28,6 +36,13 @@ __device__ inline uint32_t shared_address(const void* p) {
 __device__ inline void copy16(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)),
                "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Of 4 or 8 bytes.
+template <int Bytes>
+__device__ inline void copy_small(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(shared_address(to)), "l"(from),
+               "n"(Bytes)
                : "memory");
 }
 __device__ inline void copies_wait() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
