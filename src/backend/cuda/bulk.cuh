@@ -84,9 +84,7 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column,
 #endif
 }
 
-// d [64, 256] (+)= left * right, panels of attention_wgmma.cuh: left's rows are its own, right's
-// are the columns or, Deep, the depth (panel_across).
-template <bool Deep>
+// d [64, 256] (+)= left * right, both panels whose rows are theirs (attention_wgmma.cuh).
 __device__ __forceinline__ void group_multiply_256(float (&d)[32][4], uint64_t left, uint64_t right,
                                                    bool add) {
 #ifdef WICK_WGMMA
@@ -101,7 +99,7 @@ __device__ __forceinline__ void group_multiply_256(float (&d)[32][4], uint64_t l
       "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
       "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
       "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-      "}, %128, %129, p, 1, 1, 0, %131;\n}\n"
+      "}, %128, %129, p, 1, 1, 0, 0;\n}\n"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
         "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
         "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
@@ -127,11 +125,10 @@ __device__ __forceinline__ void group_multiply_256(float (&d)[32][4], uint64_t l
         "+f"(d[29][1]), "+f"(d[29][2]), "+f"(d[29][3]), "+f"(d[30][0]), "+f"(d[30][1]),
         "+f"(d[30][2]), "+f"(d[30][3]), "+f"(d[31][0]), "+f"(d[31][1]), "+f"(d[31][2]),
         "+f"(d[31][3])
-      : "l"(left), "l"(right), "r"(int{add}), "n"(int{Deep}));
+      : "l"(left), "l"(right), "r"(int{add}));
 #endif
 }
 // The same, 160 columns.
-template <bool Deep>
 __device__ __forceinline__ void group_multiply_160(float (&d)[20][4], uint64_t left, uint64_t right,
                                                    bool add) {
 #ifdef WICK_WGMMA
@@ -143,7 +140,7 @@ __device__ __forceinline__ void group_multiply_160(float (&d)[20][4], uint64_t l
       "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
       "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
       "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-      "}, %80, %81, p, 1, 1, 0, %83;\n}\n"
+      "}, %80, %81, p, 1, 1, 0, 0;\n}\n"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
         "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
         "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
@@ -159,15 +156,8 @@ __device__ __forceinline__ void group_multiply_160(float (&d)[20][4], uint64_t l
         "+f"(d[16][3]), "+f"(d[17][0]), "+f"(d[17][1]), "+f"(d[17][2]), "+f"(d[17][3]),
         "+f"(d[18][0]), "+f"(d[18][1]), "+f"(d[18][2]), "+f"(d[18][3]), "+f"(d[19][0]),
         "+f"(d[19][1]), "+f"(d[19][2]), "+f"(d[19][3])
-      : "l"(left), "l"(right), "r"(int{add}), "n"(int{Deep}));
+      : "l"(left), "l"(right), "r"(int{add}));
 #endif
-}
-
-// Describes 64 rows of the depth by panels of 64 columns, one after the other, from `address` on;
-// it is advanced by 16 rows.
-__device__ inline uint64_t panel_across(uint32_t address) {
-  constexpr uint64_t kNextPanel = kBulkDepth * 128 >> 4, kEightRows = 1024 >> 4, kSwizzle128 = 1;
-  return (address & 0x3ffff) >> 4 | kNextPanel << 16 | kEightRows << 32 | kSwizzle128 << 62;
 }
 
 // Of four lanes' four words: lane t gets word t of each, in the order of the lanes.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with a gate: a gated_act in the product that makes its input, and its reverse in the
-// product that makes its gradient. Bits are those of the product in bf16, then the op.
-//
-// Both return false, having done nothing, where the operands are not as they want them, or where
-// the library's product with a pass of its own is faster.
+// A gated_act in the product that makes its input. Bits are those of the product in bf16, then the
+// op.
 #pragma once
 
 #include <vector>
@@ -14,12 +11,10 @@
 namespace wick::cuda {
 
 // y [M, 2F] = x wᵀ and made [M, F] = act(gate) * up, gate and up being the halves of y:
-// x [M, K], w [2F, K].
+// x [M, K], w [2F, K]. False, having done nothing, where the operands are not as it wants them, or
+// where the library's product and a pass over y are faster.
 bool gated_product(const Queue& queue, Act act, const Operand& x, const Operand& w,
                    const Operand& y, const Operand& made);
-// dx [M, 2F], of the halves of y, for the gradient dy w of made: dy [M, K], w [K, F].
-bool gated_product_back(const Queue& queue, Act act, const Operand& dy, const Operand& w,
-                        const Operand& y, const Operand& dx);
 
 // Which steps of a plan are such a product and its op.
 class Gated {

@@ -14,9 +14,9 @@ constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by
 constexpr int kDepthSplits = 4;        // blocks
 constexpr int64_t kLongDepth = 8192;   // and such rows by a whole cluster
 constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
-// Ranks of a tall product: what is left of them is a product of its own, which reads `a` again, so
-// that where `a` does not stay in the second cache there are more.
-constexpr int64_t kTallRanks = 16, kTallRanksOfMany = 32, kManyBytes = int64_t{32} << 20;
+// Ranks of a tall product, so that two blocks fit a multiprocessor; what is left of them is a
+// product of its own, which reads `a` again.
+constexpr int64_t kTallRanks = 32;
 // y that does not stay in the second cache, so that adding to it costs twice its bytes.
 constexpr int64_t kManyElements = 12 << 20;
 // h is made again by every block that spreads it.
@@ -158,7 +158,7 @@ void launch_list(const Queue& queue, SkinnyList::Impl& list) {
 
 template <int Tiles>
 void launch_list(const Queue& queue, SkinnyList::Impl& list) {
-  if constexpr (Tiles <= kTallRanksOfMany / 8) {
+  if constexpr (Tiles <= kTallRanks / 8) {
     if (list.tall) return launch_list<Tiles, true>(queue, list);
   }
   launch_list<Tiles, false>(queue, list);
@@ -173,11 +173,6 @@ bool is(const Operand& o, DType dtype) {
 bool is_tall(const SkinnyProblem& p) {
   return (p.kind == SkinnyKind::kTurned ? p.k : p.m) >= kTallRows;
 }
-int64_t ranks_at_once(const Operand& a) {
-  return a.elements() * static_cast<int64_t>(sizeof(Bf16)) > kManyBytes ? kTallRanksOfMany
-                                                                        : kTallRanks;
-}
-
 Operand columns_of(const Operand& o, int64_t first, int64_t count) {
   Operand part = o;
   part.data = o.as<std::byte>() + first * static_cast<int64_t>(dtype_bytes(o.dtype));
@@ -325,12 +320,11 @@ bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_
                         .accumulate = accumulate,
                         .by_rank = b_by_rank,
                         .b_aligned = aligned16(b)};
-  const int64_t most = ranks_at_once(a);
-  if (is_tall(p) && y.cols > most) {
-    for (int64_t r = 0; r < y.cols; r += most)
+  if (is_tall(p) && y.cols > kTallRanks) {
+    for (int64_t r = 0; r < y.cols; r += kTallRanks)
       narrow_product(queue, alpha, accumulate, b_by_rank, a,
-                     b_by_rank ? rows_of(b, r, most) : columns_of(b, r, most),
-                     columns_of(y, r, most));
+                     b_by_rank ? rows_of(b, r, kTallRanks) : columns_of(b, r, kTallRanks),
+                     columns_of(y, r, kTallRanks));
     return true;
   }
   put_on_list(list_for(queue, is_tall(p), a, b, y), p, a, b, y);
@@ -344,7 +338,7 @@ int splits_of_sum(const Queue& queue, int64_t rows, int64_t cols) {
   if (queue.arch != Arch::kSm90 || rows < kSplitTokens) return 1;
   if (rows >= kManyTokens) {  // longer ways for more columns: starting and ending one costs
     const int64_t tiles = divide_up(cols, 64);
-    return tiles <= 64 ? kSkinnyCluster : tiles <= 128 ? 4 : tiles <= 320 ? 2 : 1;
+    return tiles <= 32 ? kSkinnyCluster : tiles <= 128 ? 4 : tiles <= 256 ? 2 : 1;
   }
   return cols <= kFewColumns ? kSkinnyCluster / 2 : 1;
 }
@@ -365,11 +359,10 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
                         .accumulate = accumulate,
                         .by_rank = y_by_rank,
                         .b_aligned = aligned16(b)};
-  const int64_t most = ranks_at_once(a);
-  if (is_tall(p) && b.cols > most) {
-    for (int64_t r = 0; r < b.cols; r += most)
-      narrow_product_turned(queue, alpha, accumulate, y_by_rank, a, columns_of(b, r, most),
-                            y_by_rank ? rows_of(y, r, most) : columns_of(y, r, most));
+  if (is_tall(p) && b.cols > kTallRanks) {
+    for (int64_t r = 0; r < b.cols; r += kTallRanks)
+      narrow_product_turned(queue, alpha, accumulate, y_by_rank, a, columns_of(b, r, kTallRanks),
+                            y_by_rank ? rows_of(y, r, kTallRanks) : columns_of(y, r, kTallRanks));
     return true;
   }
   put_on_list(list_for(queue, is_tall(p), a, b, y), p, a, b, y);
