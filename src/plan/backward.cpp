@@ -20,6 +20,8 @@ class Reverser {
   void run(ValueId loss) {
     const size_t forward_steps = plan_.steps.size();
     find_needs(forward_steps);
+    for (size_t i = 0; i < forward_steps; ++i)
+      if (plan_.steps[i].op == Op::kGatedAct) gates_[plan_.steps[i].outputs[0].value] = i;
     WICK_CHECK(needs(loss), "the loss does not depend on a parameter");
     bool is_sum = false;
     for (const Step& step : plan_.steps)
@@ -205,6 +207,23 @@ class Reverser {
     return found == recomputed_.end() ? v : same_part(v, found->second);
   }
 
+  // The same, but that a wide gated_act is made again from what its reverse needs in any case: the
+  // products around it take a hundred times as long, and what it made is a sixth of all that is
+  // kept.
+  ValueId saved_or_again(ValueId v) {
+    constexpr int64_t kWide = 16384;
+    auto gate = gates_.find(v);
+    if (gate == gates_.end() || recomputed_.count(v) || plan_.value(v).shape.cols() < kWide)
+      return saved(v);
+    Step step = plan_.steps[gate->second];
+    const Value of = plan_.value(v);
+    const ValueId made = r_.temp(cat(of.name, ".again"), of.shape, of.dtype);
+    step.inputs[0] = saved(step.inputs[0]);
+    step.outputs[0].value = made;
+    r_.append(std::move(step));
+    return recomputed_[v] = made;
+  }
+
   // On entering a block from behind: its forward is recorded again, into new temps.
   void enter_block(int32_t i) {
     for (const Block& block : plan_.blocks) {
@@ -244,6 +263,7 @@ class Reverser {
   std::unordered_map<ValueId, std::vector<ValueId>> needed_;  // by root
   std::unordered_map<ValueId, Slot> slots_;                   // by root
   std::unordered_map<ValueId, ValueId> recomputed_;           // root to its second self
+  std::unordered_map<ValueId, size_t> gates_;                 // what a gated_act makes to its step
   std::map<std::pair<ValueId, ValueId>, ValueId> parts_;
   std::vector<std::pair<ValueId, Output>> pending_;
   int32_t current_block_ = -1;
@@ -267,9 +287,8 @@ void Reverser::reverse(const Step& s) {
       return;
     case Op::kLinear: {
       Output dx = target(in(0)), dw = target(in(1)), dbias = target(in(2));
-      record(
-          {dy, dw.value == kNone ? kNone : saved(in(0)), dx.value == kNone ? kNone : saved(in(1))},
-          {dx, dw, dbias});
+      const ValueId x = dw.value == kNone ? kNone : saved_or_again(in(0));
+      record({dy, x, dx.value == kNone ? kNone : saved(in(1))}, {dx, dw, dbias});
       return;
     }
     case Op::kRmsNorm:

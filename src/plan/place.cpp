@@ -34,6 +34,10 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
     for (const Output& out : plan.steps[i].outputs) touch(out.value, static_cast<int32_t>(i));
+    // A device may make a product and the gated_act of what it makes in one kernel.
+    if (i > 0 && plan.steps[i].op == Op::kGatedAct && plan.steps[i].dir == Dir::kForward &&
+        plan.steps[i - 1].op == Op::kLinear)
+      for (ValueId in : plan.steps[i - 1].inputs) touch(in, static_cast<int32_t>(i));
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());

@@ -5,7 +5,7 @@
 // stretches in order, however many warps make them, so a row's bits do not depend on the others.
 #pragma once
 
-#include "backend/cuda/bulk.cuh"
+#include "backend/cuda/row_copy.cuh"
 #include "backend/cuda/matvec.cuh"
 #include "backend/cuda/matvec.h"
 

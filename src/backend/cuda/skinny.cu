@@ -3,16 +3,20 @@
 #include <optional>
 #include <vector>
 
-#include "backend/cuda/skinny.cuh"
 #include "backend/cuda/skinny.h"
+#include "backend/cuda/skinny_kernel.cuh"
 
 namespace wick::cuda {
 namespace {
 
-constexpr int64_t kTallRows = 2048;    // from here on a block makes several tiles of rows
+constexpr int64_t kTallRows = 2048;    // from here on the tall kernel
 constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by
 constexpr int kDepthSplits = 4;        // blocks
+constexpr int64_t kLongDepth = 8192;   // and such rows by a whole cluster
 constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;
+// Ranks of a tall product, so that two blocks fit a multiprocessor; what is left of them is a
+// product of its own, which reads `a` again.
+constexpr int64_t kTallRanks = 32;
 // y that does not stay in the second cache, so that adding to it costs twice its bytes.
 constexpr int64_t kManyElements = 12 << 20;
 // h is made again by every block that spreads it.
@@ -50,8 +54,8 @@ bool meets(const std::vector<Area>& some, const Area& area) {
 
 struct SkinnyList::Impl {
   SkinnyGroup group{};
-  int64_t most_rank = 0, most_rows = 0, blocks = 0;  // blocks: an upper bound
-  bool turned = false, clusters = false;
+  int64_t most_rank = 0, blocks = 0;  // of all but wide products; an upper bound
+  bool turned = false, clusters = false, tall = false, chained = false;
   std::vector<Area> read, written;
 
   // A product that waits (defer_product), and how many columns of its y spreads of the list add to.
@@ -94,7 +98,6 @@ struct SkinnyList::Impl {
     group.spread[group.spread_count++].first_chunk = p.chunks;
     ++p.spreads;
     p.chunks += static_cast<int>(divide_up(s.n, kSpreadCols));
-    most_rank = std::max<int64_t>(most_rank, s.r);
   }
 };
 
@@ -103,25 +106,34 @@ SkinnyList::~SkinnyList() = default;
 
 namespace {
 
+// Rows of a block of a wide product: fewer where there are not blocks for all multiprocessors.
+int wide_tile_rows(const Queue& queue, const SkinnyProblem& p) {
+  int rows = 128;
+  while (rows > 32 && divide_up(p.m, rows) * p.chunks < int64_t{2} * queue.sms) rows /= 2;
+  return rows;
+}
+
+// How many blocks share the columns of a tile of rows: those of a narrow product make it again.
+int parts_of(const Queue& queue, const SkinnyProblem& p, int64_t tiles) {
+  const bool narrow = p.kind == SkinnyKind::kNarrow;
+  const int64_t wanted = std::clamp<int64_t>(
+      narrow ? int64_t{3} * queue.sms / tiles : int64_t{6} * queue.sms / tiles, 1, p.chunks);
+  return static_cast<int>(narrow ? wanted : divide_up(p.chunks, divide_up(p.chunks, wanted)));
+}
+
 // Blocks of each problem, one after the other; whole clusters where there are some.
-template <int Tiles, int RT>
-unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
+unsigned share_out(const Queue& queue, SkinnyList::Impl& list, int narrow_rows, int turned_cols) {
   // Longest first: those that sum over many rows.
   std::stable_partition(list.group.at, list.group.at + list.group.count,
                         [](const SkinnyProblem& p) { return p.kind == SkinnyKind::kTurned; });
   int blocks = 0;
   for (int i = 0; i < list.group.count; ++i) {
     SkinnyProblem& p = list.group.at[i];
-    const bool turned = p.kind == SkinnyKind::kTurned;
-    p.tile_rows = turned ? SkinnyShape<Tiles>::kTurnedCols : 16 * RT;
+    p.tile_rows = p.kind == SkinnyKind::kTurned ? turned_cols
+                  : p.kind == SkinnyKind::kWide ? wide_tile_rows(queue, p)
+                                                : narrow_rows;
     const int64_t tiles = divide_up(p.m, p.tile_rows);
-    if (p.spreads > 0) {
-      // A narrow product is repeated by every part: no more than are at work at once.
-      const int64_t wanted = p.kind == SkinnyKind::kNarrow
-                                 ? int64_t{3} * queue.sms / tiles
-                                 : divide_up(int64_t{6} * queue.sms, tiles);
-      p.parts = static_cast<int>(std::clamp<int64_t>(wanted, 1, p.chunks));
-    }
+    if (p.spreads > 0) p.parts = parts_of(queue, p, tiles);
     p.first_block = blocks;
     p.blocks = static_cast<int>(tiles) * p.splits * p.parts;
     blocks += p.blocks;
@@ -130,28 +142,48 @@ unsigned share_out(const Queue& queue, SkinnyList::Impl& list) {
   return static_cast<unsigned>(blocks);
 }
 
-template <int Tiles, int RT>
+template <int Tiles, bool Tall>
 void launch_list(const Queue& queue, SkinnyList::Impl& list) {
-  const unsigned blocks = share_out<Tiles, RT>(queue, list);
-  const auto bytes =
-      static_cast<size_t>(SkinnyShape<Tiles>::bytes(RT, list.turned, list.group.spread_count > 0));
-  allow_shared(skinny_kernel<Tiles, RT>, bytes);
-  launch_clusters(queue, skinny_kernel<Tiles, RT>, blocks, kSkinnyThreads, bytes,
-                  list.clusters ? kSkinnyCluster : 1, list.group);
+  using S = SkinnyShape<Tiles>;
+  constexpr int kRowTiles = kNarrowTiles<Tiles, Tall>;
+  const unsigned blocks = share_out(queue, list, 16 * kRowTiles, S::kTurnedCols);
+  int bytes = S::bytes(kRowTiles, list.turned, list.chained);
+  for (int i = 0; i < list.group.count; ++i)
+    if (const SkinnyProblem& p = list.group.at[i]; p.kind == SkinnyKind::kWide)
+      bytes = std::max(bytes, p.tile_rows * wide_ld(p.r) * static_cast<int>(sizeof(float)));
+  allow_shared(skinny_kernel<Tiles, Tall>, static_cast<size_t>(bytes));
+  launch_clusters(queue, skinny_kernel<Tiles, Tall>, blocks, kSkinnyThreads,
+                  static_cast<size_t>(bytes), list.clusters ? kSkinnyCluster : 1, list.group);
 }
 
 template <int Tiles>
 void launch_list(const Queue& queue, SkinnyList::Impl& list) {
-  if (list.most_rows < kTallRows)
-    launch_list<Tiles, 1>(queue, list);
-  else
-    launch_list<Tiles, 2>(queue, list);
+  if constexpr (Tiles <= kTallRanks / 8) {
+    if (list.tall) return launch_list<Tiles, true>(queue, list);
+  }
+  launch_list<Tiles, false>(queue, list);
 }
 
 // Of that type, in rows, and small enough for the kernels' indices.
 bool is(const Operand& o, DType dtype) {
   return o.dtype == dtype && o.form == WeightForm::kRows && o.rows <= kMostBlocks &&
          o.cols <= kMostBlocks && o.ld <= kMostBlocks;
+}
+
+bool is_tall(const SkinnyProblem& p) {
+  return (p.kind == SkinnyKind::kTurned ? p.k : p.m) >= kTallRows;
+}
+Operand columns_of(const Operand& o, int64_t first, int64_t count) {
+  Operand part = o;
+  part.data = o.as<std::byte>() + first * static_cast<int64_t>(dtype_bytes(o.dtype));
+  part.cols = std::min(count, o.cols - first);
+  return part;
+}
+Operand rows_of(const Operand& o, int64_t first, int64_t count) {
+  Operand part = o;
+  part.data = o.as<std::byte>() + first * o.ld * static_cast<int64_t>(dtype_bytes(o.dtype));
+  part.rows = std::min(count, o.rows - first);
+  return part;
 }
 
 void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, const Operand& b,
@@ -163,9 +195,9 @@ void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, cons
   p.b_ld = static_cast<int>(b.ld);
   p.y_ld = static_cast<int>(y.ld);
   p.first_spread = list.group.spread_count;
-  list.most_rank = std::max<int64_t>(list.most_rank, p.r);
-  if (p.kind != SkinnyKind::kTurned) list.most_rows = std::max<int64_t>(list.most_rows, p.m);
-  if (p.kind == SkinnyKind::kNarrow)
+  list.tall = is_tall(p);
+  if (p.kind != SkinnyKind::kWide) list.most_rank = std::max<int64_t>(list.most_rank, p.r);
+  if (p.kind != SkinnyKind::kTurned)
     p.b_bytes = std::min(kMostAskedFor, ((b.rows - 1) * b.ld + b.cols) * int64_t{sizeof(float)});
   list.turned |= p.kind == SkinnyKind::kTurned;
   list.clusters |= p.splits > 1;
@@ -252,13 +284,14 @@ bool defer_product(const Queue& queue, const Product& p, const Operand& x, const
 namespace {
 
 // The list, with room for one more.
-SkinnyList::Impl& list_for(const Queue& queue, const Operand& a, const Operand& b, const Operand& y,
-                           bool adds_to_waiting = false) {
+SkinnyList::Impl& list_for(const Queue& queue, bool tall, const Operand& a, const Operand& b,
+                           const Operand& y, bool adds_to_waiting = false) {
   SkinnyList::Impl& list = *queue.skinny->impl;
   const bool adds = adds_to_waiting && list.adds_to_waiting(y);
   if (!adds && list.must_follow_waiting(a, b, y)) flush(queue);
   if (list.group.count == SkinnyGroup::kMost || list.group.spread_count == SkinnyGroup::kMost ||
-      list.blocks > kMostBlocks || list.conflicts(a, b, y)) {
+      list.blocks > kMostBlocks || (list.group.count > 0 && list.tall != tall) ||
+      list.conflicts(a, b, y)) {
     // What adds to a waiting product is on the list only together with it.
     if (list.waiting && list.waiting->added_to > 0)
       flush(queue);
@@ -276,16 +309,25 @@ bool narrow_product(const Queue& queue, float alpha, bool accumulate, bool b_by_
   if (y.cols > kSkinny || !is(a, DType::kBF16) || !is(b, DType::kF32) || !is(y, DType::kBF16) ||
       !aligned16(a) || (b_by_rank && !aligned16(b)) || a.cols % 8 != 0)
     return false;
-  const SkinnyProblem p{
-      .kind = SkinnyKind::kNarrow,
-      .m = static_cast<int>(a.rows),
-      .k = static_cast<int>(a.cols),
-      .r = static_cast<int>(y.cols),
-      .splits = queue.arch == Arch::kSm90 && a.cols > kSplitDepth ? kDepthSplits : 1,
-      .alpha = alpha,
-      .accumulate = accumulate,
-      .by_rank = b_by_rank};
-  put_on_list(list_for(queue, a, b, y), p, a, b, y);
+  const SkinnyProblem p{.kind = SkinnyKind::kNarrow,
+                        .m = static_cast<int>(a.rows),
+                        .k = static_cast<int>(a.cols),
+                        .r = static_cast<int>(y.cols),
+                        .splits = queue.arch != Arch::kSm90 || a.cols <= kSplitDepth ? 1
+                                  : a.cols <= kLongDepth                             ? kDepthSplits
+                                                         : kSkinnyCluster,
+                        .alpha = alpha,
+                        .accumulate = accumulate,
+                        .by_rank = b_by_rank,
+                        .b_aligned = aligned16(b)};
+  if (is_tall(p) && y.cols > kTallRanks) {
+    for (int64_t r = 0; r < y.cols; r += kTallRanks)
+      narrow_product(queue, alpha, accumulate, b_by_rank, a,
+                     b_by_rank ? rows_of(b, r, kTallRanks) : columns_of(b, r, kTallRanks),
+                     columns_of(y, r, kTallRanks));
+    return true;
+  }
+  put_on_list(list_for(queue, is_tall(p), a, b, y), p, a, b, y);
   return true;
 }
 
@@ -294,7 +336,10 @@ namespace {
 // Of a sum over rows: few columns leave the card empty, many rows are a long way.
 int splits_of_sum(const Queue& queue, int64_t rows, int64_t cols) {
   if (queue.arch != Arch::kSm90 || rows < kSplitTokens) return 1;
-  if (rows >= kManyTokens) return kSkinnyCluster;
+  if (rows >= kManyTokens) {  // longer ways for more columns: starting and ending one costs
+    const int64_t tiles = divide_up(cols, 64);
+    return tiles <= 32 ? kSkinnyCluster : tiles <= 128 ? 4 : tiles <= 256 ? 2 : 1;
+  }
   return cols <= kFewColumns ? kSkinnyCluster / 2 : 1;
 }
 
@@ -314,7 +359,13 @@ bool narrow_product_turned(const Queue& queue, float alpha, bool accumulate, boo
                         .accumulate = accumulate,
                         .by_rank = y_by_rank,
                         .b_aligned = aligned16(b)};
-  put_on_list(list_for(queue, a, b, y), p, a, b, y);
+  if (is_tall(p) && b.cols > kTallRanks) {
+    for (int64_t r = 0; r < b.cols; r += kTallRanks)
+      narrow_product_turned(queue, alpha, accumulate, y_by_rank, a, columns_of(b, r, kTallRanks),
+                            y_by_rank ? rows_of(y, r, kTallRanks) : columns_of(y, r, kTallRanks));
+    return true;
+  }
+  put_on_list(list_for(queue, is_tall(p), a, b, y), p, a, b, y);
   return true;
 }
 
@@ -331,11 +382,13 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
            .n = static_cast<int>(y.cols),
            .r = static_cast<int>(a.cols),
            .alpha = alpha,
-           .accumulate = accumulate};
+           .accumulate = accumulate,
+           .vectors = aligned16(b)};
   SkinnyList::Impl& list = *queue.skinny->impl;
   s.column = chained_column(list, a, y);
   if (s.column >= 0 && !list.waits(b, y)) {
     list.add(s);
+    list.chained = true;
     list.note(a, b, y);
     return true;
   }
@@ -343,8 +396,9 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
   const SkinnyProblem p{.kind = SkinnyKind::kWide,
                         .m = static_cast<int>(y.rows),
                         .r = static_cast<int>(a.cols),
-                        .alpha = alpha};
-  put_on_list(list_for(queue, a, b, y, accumulate), p, a, b, y);
+                        .alpha = alpha,
+                        .b_aligned = aligned16(a)};
+  put_on_list(list_for(queue, is_tall(p), a, b, y, accumulate), p, a, b, y);
   list.add(s);
   return true;
 }

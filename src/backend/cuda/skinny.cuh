@@ -29,6 +29,7 @@ struct Spread {
   int first_chunk = 0;  // of kSpreadCols, counted over the problem's spreads
   float alpha = 1.0f;
   bool accumulate = false;
+  bool vectors = false;  // four neighbours of b lie aligned, whichever they are
 };
 
 // kNarrow  y [M, R] = a b, and its spreads, which read what it makes
@@ -46,7 +47,9 @@ struct SkinnyProblem {
   int first_spread = 0, spreads = 0, chunks = 0;
   float alpha = 1.0f;
   bool accumulate = false, by_rank = false;
-  bool b_aligned = false;  // kTurned: 16 bytes of b's rows are copied at once
+  // kTurned: 16 bytes of b's rows are copied at once; kNarrow: four ranks of b are loaded at once;
+  // kWide: eight of h.
+  bool b_aligned = false;
 
   template <typename T>
   __device__ const T* a_row(int i) const {
@@ -63,7 +66,7 @@ struct SkinnyProblem {
 };
 
 struct SkinnyGroup {
-  static constexpr int kMost = 8;
+  static constexpr int kMost = 12;
   SkinnyProblem at[kMost];
   Spread spread[kMost];
   int count = 0, spread_count = 0;
@@ -89,7 +92,8 @@ struct SkinnyShape {
 };
 
 // The warps' sums of RT tiles of 16 rows, in the order of the warps, into tile [16 * RT][kLd].
-template <int Tiles, int RT>
+// Column n of the tensor core's tile j is rank 8 j + n or, Mixed, Tiles * n + j.
+template <int Tiles, int RT, bool Mixed>
 __device__ void sum_warps(const float (&sums)[RT][Tiles][4], float* warp_sums, float* tile) {
   using S = SkinnyShape<Tiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -98,9 +102,11 @@ __device__ void sum_warps(const float (&sums)[RT][Tiles][4], float* warp_sums, f
   for (int rt = 0; rt < RT; ++rt) {
 #pragma unroll
     for (int j = 0; j < Tiles; ++j) {
-      float* at = own + g * S::kCols + 8 * j + 2 * t;
-      *reinterpret_cast<float2*>(at) = {sums[rt][j][0], sums[rt][j][1]};
-      *reinterpret_cast<float2*>(at + 8 * S::kCols) = {sums[rt][j][2], sums[rt][j][3]};
+      constexpr int kNext = Mixed ? Tiles : 1;
+      float* at = own + g * S::kCols + (Mixed ? 2 * Tiles * t + j : 8 * j + 2 * t);
+      at[0] = sums[rt][j][0], at[kNext] = sums[rt][j][1];
+      at += 8 * S::kCols;
+      at[0] = sums[rt][j][2], at[kNext] = sums[rt][j][3];
     }
     __syncthreads();
 #pragma unroll 1
@@ -143,10 +149,11 @@ __device__ __forceinline__ void sum_blocks(int splits, int split, const float* t
   if (splits > 1) cluster_barrier();  // until then the others' shared memory is read
 }
 
-// Eight neighbours of y.
-struct alignas(16) Eight {
-  __nv_bfloat162 at[4];
-};
+// Eight neighbours of y, as pairs: plain words, so that they move in one access.
+using Eight = Pack<uint32_t, 4>;
+__device__ inline float2 unpack_bf16(uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
 
 // The spreads of rows [m0, m0 + 16 * RT) from their tile of h, with tf32 for b. A block makes 256
 // columns at a time, a warp 32 of them; they go through shared memory (`made`, rows of kMadeLd), so
@@ -221,10 +228,10 @@ __device__ __forceinline__ void spread_rows(const SkinnyGroup& group, const Skin
       Eight now;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 was = __bfloat1622float2(old[i].at[j]);
+        const float2 was = unpack_bf16(old[i].at[j]);
         const float2 x = *reinterpret_cast<const float2*>(from + 2 * j);
-        now.at[j] = accumulate ? __floats2bfloat162_rn(s.alpha * x.x + was.x, s.alpha * x.y + was.y)
-                               : __floats2bfloat162_rn(s.alpha * x.x, s.alpha * x.y);
+        now.at[j] = accumulate ? pack_bf16(s.alpha * x.x + was.x, s.alpha * x.y + was.y)
+                               : pack_bf16(s.alpha * x.x, s.alpha * x.y);
       }
       *reinterpret_cast<Eight*>(y + i * y_step) = now;
     }
@@ -246,7 +253,8 @@ __device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split
   const Bf16* a = p.a_row<Bf16>(m0 + g) + first;
   const bool by_rank = p.by_rank;
   const int64_t column_step = by_rank ? p.b_ld : 1, depth_step = by_rank ? 1 : p.b_ld;
-  const float* b = static_cast<const float*>(p.b) + g * column_step + first * depth_step;
+  const float* b = static_cast<const float*>(p.b) + Tiles * g * column_step + first * depth_step;
+  constexpr int kPack = Tiles < 4 ? Tiles : 4;
   constexpr int kPieces = Tiles * RT == 1 ? 2 : 1;  // on their way at once
   float sums[RT][Tiles][4] = {};
 #pragma unroll 1
@@ -262,19 +270,31 @@ __device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split
         if (inside && 8 * i < rows)
           x[piece][i / 2][i % 2] = *reinterpret_cast<const uint4*>(a + i * a_step);
       }
+      if (!by_rank && p.b_aligned) {
 #pragma unroll
-      for (int j = 0; j < Tiles; ++j) {
-        const bool real = inside && 8 * j + g < r;
-        const float* from = b + 8 * j * column_step;
-        if (by_rank) {
-          const Pack<float, 4> none{};
-          const Pack<float, 4> w0 = real ? load<4>(from) : none,
-                               w1 = real ? load<4>(from + 4) : none;
+        for (int i = 0; i < 8; ++i)
 #pragma unroll
-          for (int i = 0; i < 4; ++i) w[piece][j][i] = w0.at[i], w[piece][j][4 + i] = w1.at[i];
-        } else {
+          for (int j = 0; j < Tiles; j += kPack) {
+            Pack<float, kPack> at{};
+            if (inside && Tiles * g + j < r) at = load<kPack>(b + i * depth_step + j);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) w[piece][j][i] = real ? from[i * depth_step] : 0.0f;
+            for (int c = 0; c < kPack; ++c) w[piece][j + c][i] = at.at[c];
+          }
+      } else {
+#pragma unroll
+        for (int j = 0; j < Tiles; ++j) {
+          const bool real = inside && Tiles * g + j < r;
+          const float* from = b + j * column_step;
+          if (by_rank) {
+            const Pack<float, 4> none{};
+            const Pack<float, 4> w0 = real ? load<4>(from) : none,
+                                 w1 = real ? load<4>(from + 4) : none;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) w[piece][j][i] = w0.at[i], w[piece][j][4 + i] = w1.at[i];
+          } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) w[piece][j][i] = real ? from[i * depth_step] : 0.0f;
+          }
         }
       }
       a += step;
@@ -284,7 +304,6 @@ __device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split
     for (int piece = 0; piece < kPieces; ++piece)
 #pragma unroll
       for (int j = 0; j < Tiles; ++j) {
-        if (8 * j >= r) break;
         uint32_t fb[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) fb[i] = pack_bf16(w[piece][j][2 * i], w[piece][j][2 * i + 1]);
@@ -296,7 +315,7 @@ __device__ __forceinline__ void narrow(const SkinnyProblem& p, int m0, int split
         }
       }
   }
-  sum_warps<Tiles, RT>(sums, warp_sums, tile);
+  sum_warps<Tiles, RT, true>(sums, warp_sums, tile);
   sum_blocks<Tiles>(p.splits, split, tile, 16 * RT, [&](int row, int rank, float sum) {
     const bool real = m0 + row < p.m && rank < r;
     float y = p.alpha * sum;
@@ -380,7 +399,7 @@ __device__ __forceinline__ void turned(const SkinnyProblem& p, int m0, int split
   __syncthreads();
   auto* warp_sums = reinterpret_cast<float*>(shared);
   float* tile = warp_sums + S::kWarpSums;
-  sum_warps<Tiles, kRT>(sums, warp_sums, tile);
+  sum_warps<Tiles, kRT, false>(sums, warp_sums, tile);
   sum_blocks<Tiles>(p.splits, split, tile, S::kTurnedCols, [&](int row, int rank, float sum) {
     if (m0 + row >= p.m || rank >= r) return;
     float* at = p.by_rank ? p.y_row<float>(rank) + m0 + row : p.y_row<float>(m0 + row) + rank;
@@ -396,40 +415,6 @@ __device__ inline void ask_for(const void* first, int64_t bytes, int block, int 
   for (int64_t at = (static_cast<int64_t>(block) * kSkinnyThreads + threadIdx.x) * 128; at < bytes;
        at += step)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(first) + at));
-}
-
-template <int Tiles, int RT>
-__global__ void __launch_bounds__(kSkinnyThreads, Tiles <= 2   ? 3
-                                                  : Tiles == 4 ? 2
-                                                               : 1)
-    skinny_kernel(const __grid_constant__ SkinnyGroup group) {
-  using S = SkinnyShape<Tiles>;
-  extern __shared__ __align__(16) char shared[];
-  int i = group.count - 1;
-  while (group.at[i].first_block > static_cast<int>(blockIdx.x)) --i;
-  const SkinnyProblem& p = group.at[i];
-  const int block = static_cast<int>(blockIdx.x) - p.first_block;
-  if (p.kind == SkinnyKind::kNarrow) ask_for(p.b, p.b_bytes, block, p.blocks);
-  begin_kernel();
-  // One of splits and parts is 1.
-  const int shares = p.splits * p.parts, share = block % shares, m0 = block / shares * p.tile_rows;
-  if (m0 >= p.m) return;
-  if (p.kind == SkinnyKind::kTurned) return turned<Tiles>(p, m0, share, shared);
-  float* tile = reinterpret_cast<float*>(shared) + S::kWarpSums;
-  if (p.kind == SkinnyKind::kNarrow) {
-    narrow<Tiles, RT>(p, m0, p.splits > 1 ? share : 0, p.splits > 1 ? 0 : share,
-                      reinterpret_cast<float*>(shared), tile);
-  } else {
-#pragma unroll 1
-    for (int e = threadIdx.x; e < 16 * RT * S::kCols; e += kSkinnyThreads) {
-      const int row = e / S::kCols, rank = e % S::kCols;
-      tile[row * S::kLd + rank] =
-          m0 + row < p.m && rank < p.r ? to_f32(p.a_row<Bf16>(m0 + row)[rank]) : 0.0f;
-    }
-  }
-  if (p.spreads == 0) return;
-  __syncthreads();
-  spread_rows<Tiles, RT>(group, p, m0, share, tile, tile + 64 * S::kLd);
 }
 
 }  // namespace wick::cuda
