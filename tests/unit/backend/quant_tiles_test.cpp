@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "backend/cpu/quant_product.h"
@@ -75,6 +77,41 @@ TEST(QuantTiles, BlocksAreTiles) {
                 << dtype_name(type) << " at " << row << ", " << column;
           }
       }
+  }
+}
+
+// Products of bytes: a row's numbers are its own, whatever the threads and the rows around it, and
+// what is not finite stays in its row.
+TEST(QuantTiles, NarrowRowsAreIndependent) {
+  if (!rung_works(Rung::kAmx)) GTEST_SKIP();
+  const int64_t m = 530, n = 70, k = 600, odd = 7;
+  Packed p(DType::kQ4G32, n, k);
+  const QuantTiles w(p.tiles.data(), DType::kQ4G32, n, k);
+  Rng rng(3);
+  std::vector<bf16> x(static_cast<size_t>(m * k));
+  for (bf16& v : x) v = to_bf16(rng.normal());
+  x[odd * k + 300] = to_bf16(std::numeric_limits<float>::infinity());
+  auto multiply = [&](int64_t row, int64_t rows, int threads) {
+    ThreadPool pool(threads);
+    std::vector<float> y(static_cast<size_t>(rows * n));
+    Operand in, out;
+    in.data = x.data() + row * k;
+    in.dtype = DType::kBF16;
+    out.data = y.data();
+    out.dtype = DType::kF32;
+    in.rows = out.rows = rows;
+    in.cols = in.ld = k;
+    out.cols = out.ld = n;
+    HostBuffer scratch(quant_bytes_scratch(w, rows));
+    multiply_quant_bytes(pool, in, w, {out}, scratch.data());
+    return y;
+  };
+  const std::vector<float> all = multiply(0, m, 2);
+  for (int64_t c = 0; c < n; ++c) ASSERT_TRUE(std::isnan(all[static_cast<size_t>(odd * n + c)]));
+  for (auto [row, rows] : {std::pair<int64_t, int64_t>{8, 522}, {40, 17}, {100, 300}}) {
+    const std::vector<float> some = multiply(row, rows, 1);
+    for (int64_t i = 0; i < rows * n; ++i)
+      ASSERT_EQ(some[static_cast<size_t>(i)], all[static_cast<size_t>(row * n + i)]) << rows;
   }
 }
 
