@@ -11,18 +11,6 @@ namespace wick::cuda {
 
 constexpr int kBulkDepth = 64;  // of a stage: rows of a panel are 128 bytes
 
-// begin_kernel() in two: what no kernel of the graph writes may be read between them.
-__device__ inline void let_next_start() {
-#ifdef WICK_WGMMA
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-}
-__device__ inline void wait_for_previous() {
-#ifdef WICK_WGMMA
-  cudaGridDependencySynchronize();
-#endif
-}
-
 // ---- barriers in shared memory
 
 __device__ inline void barrier_init(uint32_t barrier, int arrivals) {

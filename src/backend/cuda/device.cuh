@@ -132,6 +132,11 @@ __device__ inline void let_next_start() {
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
 
 // Begins every kernel that launch() starts: lets the next kernel of the stream be set up while this
 // one runs, and waits until the one before it is done. Nothing that another kernel wrote may be
@@ -139,7 +144,7 @@ __device__ inline void let_next_start() {
 __device__ inline void begin_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   let_next_start();
-  cudaGridDependencySynchronize();
+  wait_for_previous();
 #endif
 }
 
