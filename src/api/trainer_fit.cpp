@@ -311,10 +311,11 @@ void Trainer::Impl::forecast_time(const TrainStep* free_step) {
       packs.push_back(std::move(pack));
   const std::chrono::duration<double> packing = std::chrono::steady_clock::now() - start;
   const double attended = mean_attended(packs);
-  const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
-                         {step->limits(), attended, forecast.recompute, step->micro_flops(),
-                          static_cast<float>(options.skip_below), optimizer_op(options.optimizer),
-                          optimizer_hyper(options, options.learning_rate, 1)});
+  const SpeedProbe probe(
+      m.backend(), m.config, *m.weights, *trainable,
+      {step->limits(), attended, forecast.recompute, step->micro_flops(),
+       forecast.peak_bytes - forecast.weights, static_cast<float>(options.skip_below),
+       optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1)});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
   double seconds = 0;
   for (const Pack& pack : packs) seconds += probe.seconds(step->micro_plan(pack), attended);
