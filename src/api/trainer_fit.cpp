@@ -28,6 +28,9 @@ bool keeps_best(const TrainOptions& o) { return o.keep_best || o.early_stop > 0;
 // size.
 constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
 
+// What a compiled step holds beside its operands, measured.
+constexpr int64_t kProgramStepBytes = 800;
+
 PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
 }
@@ -145,15 +148,15 @@ void Trainer::Impl::choose_step() {
   forecast.process_bytes = process_bytes();
 }
 
-// What the process takes beside the plan: what it has now, copies of the numbers while they are
-// saved, and the model inside the binary, whose pages stay once they are read.
+// What the process takes beside the plan: what it has now, its programs, copies of the numbers
+// while they are saved, and the model inside the binary, whose pages stay once they are read.
 int64_t Trainer::Impl::process_bytes() const {
   const Model::Impl& m = model->impl();
   const bool embedded = m.folder.folder.empty() && m.weights->files() && !m.weights->loaded();
   const int64_t copies = forecast.params * (2 + (keeps_best(options) ? 1 : 0)) + forecast.moments;
   // What the probe has freed is not the run's.
   release_free_memory();
-  return current_memory_bytes() + copies +
+  return current_memory_bytes() + copies + kProgramStepBytes * step->program_steps() +
          (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
 }
 
@@ -311,10 +314,11 @@ void Trainer::Impl::forecast_time(const TrainStep* free_step) {
       packs.push_back(std::move(pack));
   const std::chrono::duration<double> packing = std::chrono::steady_clock::now() - start;
   const double attended = mean_attended(packs);
-  const SpeedProbe probe(m.backend(), m.config, *m.weights, *trainable,
-                         {step->limits(), attended, forecast.recompute, step->micro_flops(),
-                          static_cast<float>(options.skip_below), optimizer_op(options.optimizer),
-                          optimizer_hyper(options, options.learning_rate, 1)});
+  const SpeedProbe probe(
+      m.backend(), m.config, *m.weights, *trainable,
+      {step->limits(), attended, forecast.recompute, step->micro_flops(),
+       forecast.peak_bytes - forecast.weights, static_cast<float>(options.skip_below),
+       optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1)});
   const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
   double seconds = 0;
   for (const Pack& pack : packs) seconds += probe.seconds(step->micro_plan(pack), attended);

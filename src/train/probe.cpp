@@ -130,19 +130,22 @@ Pack make_pack(const PackLimits& limits, double attended, int64_t vocab) {
   return pack_rows(set, all, limits, 0, 0, true).front();
 }
 
-// What the system takes to give a byte of fresh memory, where it does so when it is first written.
-double first_touch_seconds(Backend& backend) {
-  constexpr int64_t kTouched = int64_t{48} << 20, kPart = int64_t{1} << 20;
-  const BufferPtr fresh = backend.allocate(DType::kU8, kTouched);
+// What the system takes to give a byte of fresh memory, where it does so when it is first written;
+// tried with a part of the run's, so that the probe does not take more than the run.
+double first_touch_seconds(Backend& backend, int64_t run_bytes) {
+  constexpr int64_t kMost = int64_t{48} << 20, kPart = int64_t{1} << 20;
+  const int64_t touched = std::min(kMost, run_bytes / 2 / kPart * kPart);
+  if (touched == 0) return 0;
+  const BufferPtr fresh = backend.allocate(DType::kU8, touched);
   const std::vector<std::byte> part(static_cast<size_t>(kPart));
   auto write = [&] {
     const Clock::time_point start = Clock::now();
-    for (int64_t at = 0; at < kTouched; at += kPart)
+    for (int64_t at = 0; at < touched; at += kPart)
       backend.upload(*fresh, DType::kU8, at, kPart, part.data());
     return seconds_since(start);
   };
   const double first = write(), second = write();
-  return std::max(0.0, first - second) / static_cast<double>(kTouched);
+  return std::max(0.0, first - second) / static_cast<double>(touched);
 }
 
 double flops_per_second(const Backend& backend, DType compute) {
@@ -176,6 +179,7 @@ SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelW
 
 void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWeights& weights,
                          const Trainable& trainable, const Case& run) {
+  cold_rate_ = first_touch_seconds(backend, run.bytes);
   std::shared_ptr<Adapter> adapter;
   const Trainable trained = cut_trainable(trainable, cut, adapter);
   const DType type = weights.dtype(weight_specs(cut).front());
@@ -229,7 +233,6 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   // What lies between the steps, and delays that medians do not see.
   if (sum > 0) rates_.scale(steady_mean(wholes) / sum);
   update_rate_ = steady_mean(updates) / static_cast<double>(trained.layout.size());
-  cold_rate_ = first_touch_seconds(backend);
 }
 
 void StepRates::add(const Plan& plan, const Step& step, double attended, double seconds) {

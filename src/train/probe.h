@@ -47,6 +47,7 @@ class SpeedProbe {
     double attended = 1;     // rows that a token attends to, on average
     bool recompute = false;  // of every block, so that both ways are timed
     double flops = 0;        // of one pack
+    int64_t bytes = 0;       // without the weights
     float skip_below = 0;
     Op optimizer = Op::kAdamw;
     Hyper hyper = AdamwSettings().hyper();

@@ -239,6 +239,13 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
   return f;
 }
 
+int64_t TrainStep::program_steps() const {
+  size_t steps = micro_->plan().steps.size() + scorer_->plan().steps.size() + update_.steps.size();
+  if (prefix_) steps += prefix_->plan().steps.size();
+  for (const auto& s : smaller_) steps += s->micro_plan().steps.size();
+  return static_cast<int64_t>(steps);
+}
+
 void TrainStep::compile(Backend& backend, ModelWeights& weights) {
   backend_ = &backend;
   const int64_t p = trainable_.layout.size();

@@ -78,6 +78,8 @@ class TrainStep : public RunStep {
   std::vector<int64_t> sizes() const;  // that were added, and are used
 
   StepForecast forecast(const Backend& backend) const;
+  // Steps of all programs that compile() makes.
+  int64_t program_steps() const;
   // Of one micro-batch, forward and backward.
   double micro_flops() const override { return plan_flops(micro_->plan()); }
   const Plan& micro_plan() const { return micro_->plan(); }
