@@ -354,7 +354,7 @@ def missing_reason(s, case):
     return None
 
 
-def bench(s, results, save):
+def bench(s, results, commit, save):
     """wick's own tables, and PyTorch's single operations beside them."""
     maker = GroupRun(s, case_list.all_groups()[0], {"cases": []}, save)
     maker.watch.close()
@@ -366,7 +366,7 @@ def bench(s, results, save):
         say(f"  wick bench {name}")
         done = maker.wick([*own, *words, *seconds], 300)
         lines = [x for x in case_list.objects(done.output) if "bench" in x]
-        run = {"date": now(), "peer": [],
+        run = {"date": now(), "peer": [], "commit": commit,
                "lines": [x for x in lines if (x["bench"] == "profile") == (name == "profile")]}
         if done.code != 0:
             run["skipped"] = done.why()
@@ -456,7 +456,7 @@ def main():
     if not stopped and any(fnmatch.fnmatch("bench", p) for p in options.only.split(",")):
         if not (options.resume and results["bench"].get("auto", {}).get("peer")):
             try:
-                bench(s, results, save)
+                bench(s, results, identity["commit"], save)
             except (OutOfTime, PeerError) as error:
                 stopped = isinstance(error, OutOfTime)
     save()

@@ -181,7 +181,7 @@ def bench(setting, options, state, save, deadline):
             continue
         if time.monotonic() > deadline:
             return False
-        run = {"lines": [], "peer": [], "date": now()}
+        run = {"lines": [], "peer": [], "date": now(), "commit": state["identity"]["commit"]}
         state["bench"][name] = run
         if words is None:
             run["skipped"] = "not enough free memory"

@@ -263,6 +263,8 @@ def bench_part(results):
     for name, run in results["bench"].items():
         for line in run["lines"]:
             line = dict(line)
+            if line.get("weight_dtype", "").startswith("q"):
+                line["dtype"] = f"{line['dtype']}, weights {line['weight_dtype']}"
             if name not in ("auto", "f32", "profile"):
                 line["what"] = f"{name}: {line['bench']}, {line['what']}"
                 line["bench"] = "shapes"
@@ -271,6 +273,8 @@ def bench_part(results):
         return ""
     peers = peer_times(results)
     text = "### wick's own tables\n\n`wick bench all`, on the same weights"
+    commits = {run["commit"] for run in results["bench"].values() if "commit" in run}
+    text += f", commit {', '.join(sorted(commits))}" if commits else ""
     text += "; PyTorch's time, where it has one, from the same minutes.\n" if peers else ".\n"
     names = [*BENCHES, *sorted({x["bench"] for x in lines} - set(BENCHES))]
     for name in names:
