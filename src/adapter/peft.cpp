@@ -222,17 +222,18 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
 Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearInfo> linears,
                       std::vector<float>& params, float lora_plus_ratio) {
   // mlx-lm's option wants the file; what is beside it says how to read it.
-  const std::filesystem::path folder =
-      path.filename() == "adapter_model.safetensors" && !std::filesystem::is_directory(path)
-          ? path.parent_path()
-          : path;
+  const bool named_by_file =
+      path.filename() == "adapter_model.safetensors" && !std::filesystem::is_directory(path);
+  const std::filesystem::path folder = !named_by_file           ? path
+                                       : path.has_parent_path() ? path.parent_path()
+                                                                : std::filesystem::path(".");
   if (path.filename() == "adapters.safetensors" ||
       (std::filesystem::exists(folder / "adapters.safetensors") &&
        !std::filesystem::exists(folder / "adapter_model.safetensors")))
     fail(ErrorCode::kUnsupported, path.string(),
          ": an adapter in mlx-lm's layout; wick reads PEFT's (adapter_config.json and "
          "adapter_model.safetensors)");
-  if (!folder.empty() && !std::filesystem::is_directory(folder))
+  if (!std::filesystem::is_directory(folder))
     fail(ErrorCode::kNotFound, folder.string(),
          std::filesystem::exists(folder) ? ": a file" : ": no such folder",
          "; an adapter is a folder that wick train or PEFT wrote");

@@ -222,6 +222,9 @@ void RowEncoder::refuse_keys(const Json& row) const {
       break;
     }
   }
+  if (row.contains("chosen") || row.contains("rejected"))
+    hint =
+        "; a preference has \"chosen\" and \"rejected\", and wants --loss dpo, simpo, orpo or kto";
   fail(ErrorCode::kCorruptFile,
        row.empty() ? "the row is an empty object" : cat("the row has ", quoted_keys(row)),
        "; wanted are \"", options_.text_key, "\", or \"", options_.prompt_key, "\" and \"",

@@ -44,6 +44,8 @@ TEST_F(DataTest, UnknownKeysNameWhatIsThereAndTheNearest) {
           {"rows.jsonl:2: ", "\"promt\", \"completion\"", "\"text\"", "\"messages\"",
            "did you mean \"prompt\" by \"promt\"?"});
   refused(R"({"txt": "a"})", {"did you mean \"text\" by \"txt\"?"});
+  refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
+          {"\"chosen\" and \"rejected\"", "--loss dpo"});
   refused(R"({"prompt": "a"})", {"the row has \"prompt\";", "\"completion\""});
   refused("{}", {"empty object"});
 }
