@@ -13,6 +13,7 @@ namespace {
 
 // Heads of Qwen2.5-0.5B, which the peers' figures are for.
 constexpr int64_t kHeads = 14, kKvHeads = 2, kHeadDim = 64;
+constexpr int64_t kSize = 1024;  // of the single ops
 
 struct Row {
   const char* bench;
@@ -130,9 +131,9 @@ void bench_lora(const BenchContext& c) {
 }
 
 void bench_ops(const BenchContext& c) {
-  constexpr int64_t kSize = 1024;
-  auto time = [&](const std::string& what, const Declare& declare, const char* note = nullptr) {
-    Row row{"ops", what, 1, kSize, 0};
+  auto time = [&](const std::string& what, const Declare& declare, const char* note = nullptr,
+                  int64_t tokens = kSize) {
+    Row row{"ops", what, 1, tokens, 0};
     if (note) row.more["note"] = note;
     time_case(c, declare, std::move(row));
   };
@@ -152,7 +153,7 @@ void bench_ops(const BenchContext& c) {
     const ValueId x = op.input("x", {kSize, kSize}), w = op.weight("w", {kSize, kSize});
     return [=, &op] { return op.recorder().linear(x, w); };
   });
-  time("attention 512, 14/2 heads of 64, causal", attention_of(512));
+  time("attention 512, 14/2 heads of 64, causal", attention_of(512), nullptr, 512);
   time("attention 1024, 14/2 heads of 64, causal", attention_of(kSize));
   time("gated_act 1024 x 2048", [&](PlanCase& op) {
     const ValueId x = op.input("x", {kSize, 2 * kSize});
