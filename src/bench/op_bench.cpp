@@ -131,19 +131,22 @@ void bench_lora(const BenchContext& c) {
 }
 
 void bench_ops(const BenchContext& c) {
-  auto time = [&](const std::string& what, const Declare& declare, const char* note = nullptr,
-                  int64_t tokens = kSize) {
-    Row row{"ops", what, 1, tokens, 0};
-    if (note) row.more["note"] = note;
-    time_case(c, declare, std::move(row));
+  auto time = [&](const std::string& what, const Declare& declare, int64_t tokens = kSize) {
+    time_case(c, declare, {"ops", what, 1, tokens, 0});
   };
-  time(
-      "rms_norm 1024 x 1024",
-      [&](PlanCase& op) {
-        const ValueId x = op.input("x", {kSize, kSize}), w = op.gain("w", kSize);
-        return [=, &op] { return op.recorder().rms_norm(x, w, 1e-6f); };
-      },
-      "softmax has no op of its own (it is inside attention and head), layer norm none at all");
+  time("softmax 1024 x 1024", [&](PlanCase& op) {
+    const ValueId x = op.input("x", {kSize, kSize});
+    return [=, &op] { return op.recorder().softmax(x); };
+  });
+  time("layer_norm 1024 x 1024", [&](PlanCase& op) {
+    const ValueId x = op.input("x", {kSize, kSize});
+    const ValueId w = op.gain("w", kSize), b = op.gain("b", kSize);
+    return [=, &op] { return op.recorder().layer_norm(x, w, b, 1e-5f); };
+  });
+  time("rms_norm 1024 x 1024", [&](PlanCase& op) {
+    const ValueId x = op.input("x", {kSize, kSize}), w = op.gain("w", kSize);
+    return [=, &op] { return op.recorder().rms_norm(x, w, 1e-6f); };
+  });
   time("add_rms_norm 1024 x 1024", [&](PlanCase& op) {
     const ValueId a = op.input("a", {kSize, kSize}), b = op.input("b", {kSize, kSize});
     const ValueId w = op.gain("w", kSize);
@@ -153,7 +156,7 @@ void bench_ops(const BenchContext& c) {
     const ValueId x = op.input("x", {kSize, kSize}), w = op.weight("w", {kSize, kSize});
     return [=, &op] { return op.recorder().linear(x, w); };
   });
-  time("attention 512, 14/2 heads of 64, causal", attention_of(512), nullptr, 512);
+  time("attention 512, 14/2 heads of 64, causal", attention_of(512), 512);
   time("attention 1024, 14/2 heads of 64, causal", attention_of(kSize));
   time("gated_act 1024 x 2048", [&](PlanCase& op) {
     const ValueId x = op.input("x", {kSize, 2 * kSize});

@@ -305,6 +305,13 @@ void Reverser::reverse(const Step& s) {
       pass_on(in(1), d);
       return;
     }
+    case Op::kLayerNorm:
+      record({dy, saved(in(0)), in(1), saved(out(1))},
+             {target(in(0)), target(in(1)), target(in(2))});
+      return;
+    case Op::kSoftmax:
+      record({dy, saved(out(0))}, {target(in(0))});
+      return;
     case Op::kRope:
       record({dy, in(1), in(2)}, {target(in(0))});
       return;

@@ -41,6 +41,8 @@ double step_flops(const Plan& plan, const Step& step) {
     case Op::kEmbed:
     case Op::kRmsNorm:
     case Op::kAddRmsNorm:
+    case Op::kLayerNorm:
+    case Op::kSoftmax:
     case Op::kRope:
     case Op::kGatedAct:
     case Op::kAdd:

@@ -30,6 +30,19 @@
 //        d = dsum + rms_norm_bwd(dy): the gradient of a and of b alike. Writes d; dw accumulates or
 //        writes.
 //
+// layer_norm   y[t,d] = (x[t,d] - mean[t]) * rstd[t] * w[d] + b[d],  rstd = 1 / sqrt(variance_d x +
+// eps)
+//   fwd  in  x [T, D], w [D], b? [D]                        out y [T, D], stats? f32 [T, 2] (mean,
+//        rstd)
+//   bwd  in  dy, x, w, stats                                out dx?, dw? [D], db? [D]
+//        with g = dy*w and n = (x - mean) * rstd: dx = rstd * (g - mean_d g - n * mean_d(g*n)); dw
+//        = Σ_t dy*n, db = Σ_t dy, in row order. Each writes or accumulates.
+//
+// softmax      y[t,d] = exp(x[t,d]) / Σ_d exp(x[t,d])
+//   fwd  in  x [T, D] (of each row at least one above minus infinity)    out y [T, D]
+//   bwd  in  dy, y                                          out dx = y * (dy - Σ_d dy*y)  writes or
+//        accumulates
+//
 // rope         rotates each head's halves: (u, v) -> (u cos - v sin, v cos + u sin)
 //   fwd  in  x [T, H*E], table f32 [P, E] (E/2 cosines, then E/2 sines), positions i32 [T]   out y
 //   bwd  in  dy, table, positions                           out dx  writes or accumulates
@@ -148,6 +161,8 @@ enum class Op : uint8_t {
   kLinear,
   kRmsNorm,
   kAddRmsNorm,
+  kLayerNorm,
+  kSoftmax,
   kRope,
   kAttention,
   kGatedAct,

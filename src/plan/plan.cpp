@@ -15,6 +15,10 @@ const char* op_name(Op op) {
       return "rms_norm";
     case Op::kAddRmsNorm:
       return "add_rms_norm";
+    case Op::kLayerNorm:
+      return "layer_norm";
+    case Op::kSoftmax:
+      return "softmax";
     case Op::kRope:
       return "rope";
     case Op::kAttention:

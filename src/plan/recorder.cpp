@@ -137,6 +137,23 @@ Recorder::SumAndNorm Recorder::add_rms_norm(ValueId a, ValueId b, ValueId w, flo
   return {sum, y};
 }
 
+ValueId Recorder::layer_norm(ValueId x, ValueId w, ValueId b, float eps) {
+  require(shape(x).rank() == 2 && shape(x)[1] == shape(w).elements() &&
+              (b == kNone || shape(b) == shape(w)),
+          plan_, Op::kLayerNorm, {x, w, b}, "x [T, D], w and b [D]");
+  ValueId y = like(x, "normed");
+  ValueId stats = training_ ? temp(derived(x, "stats"), {shape(x)[0], 2}, DType::kF32) : kNone;
+  append({Op::kLayerNorm, Dir::kForward, {x, w, b}, {{y}, {stats}}, NormAttr{eps, 1}});
+  return y;
+}
+
+ValueId Recorder::softmax(ValueId x) {
+  require(shape(x).rank() == 2, plan_, Op::kSoftmax, {x}, "x [T, D]");
+  ValueId y = like(x, "softmax");
+  append({Op::kSoftmax, Dir::kForward, {x}, {{y}}, {}});
+  return y;
+}
+
 ValueId Recorder::rope(ValueId x, ValueId table, ValueId positions, int64_t head_dim) {
   require(head_dim > 0 && head_dim % 2 == 0 && shape(x)[1] % head_dim == 0 &&
               shape(table)[1] == head_dim && shape(positions)[0] == shape(x)[0],

@@ -44,6 +44,9 @@ class Recorder {
     ValueId sum, normed;
   };
   SumAndNorm add_rms_norm(ValueId a, ValueId b, ValueId w, float eps);
+  // Without training nobody asks for the statistics.
+  ValueId layer_norm(ValueId x, ValueId w, ValueId b, float eps);
+  ValueId softmax(ValueId x);
   ValueId rope(ValueId x, ValueId table, ValueId positions, int64_t head_dim);
   ValueId attention(ValueId q, ValueId k, ValueId v, ValueId begin, ValueId end,
                     const AttentionAttr& attr);

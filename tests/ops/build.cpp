@@ -17,6 +17,12 @@ void Builder::build() {
     case Op::kAddRmsNorm:
       add_rms_norm();
       break;
+    case Op::kLayerNorm:
+      layer_norm();
+      break;
+    case Op::kSoftmax:
+      softmax();
+      break;
     case Op::kRope:
       rope();
       break;

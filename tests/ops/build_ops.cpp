@@ -76,6 +76,37 @@ void Builder::add_rms_norm() {
   c_.bwd_out = {"d", "dw"};
 }
 
+void Builder::layer_norm() {
+  int64_t t = size("T"), d = size("D");
+  bool has_bias = size("bias", 1) != 0;
+  c_.attr = NormAttr{number("eps", 1e-5f), 1};
+  input("x", {t, d}, true, 1.0, number("shift", 0.5f));
+  input("w", {d}, true, 0.3, 1.0);
+  if (has_bias) input("b", {d}, true, 0.3);
+  output("y", {t, d}, d);
+  output("stats", {t, 2}, d);
+  input("dy", {t, d});
+  output("dx", {t, d}, d, true);
+  output("dw", {d}, t, true);
+  output("db", {d}, t, true);
+  c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
+  c_.fwd_out = {"y", "stats"};
+  c_.bwd_in = {"dy", "x", "w", "stats"};
+  c_.bwd_out = {"dx", "dw", has_bias ? "db" : ""};
+}
+
+void Builder::softmax() {
+  int64_t t = size("T"), d = size("D");
+  input("x", {t, d}, true, number("range", 1.0f));
+  output("y", {t, d}, d);
+  input("dy", {t, d});
+  output("dx", {t, d}, d, true);
+  c_.fwd_in = {"x"};
+  c_.fwd_out = {"y"};
+  c_.bwd_in = {"dy", "y"};
+  c_.bwd_out = {"dx"};
+}
+
 void Builder::rope() {
   int64_t t = size("T"), h = size("H"), e = size("E"), p = size("P");
   c_.attr = RopeAttr{e};

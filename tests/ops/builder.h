@@ -126,6 +126,8 @@ class Builder {
   void linear();
   void rms_norm();
   void add_rms_norm();
+  void layer_norm();
+  void softmax();
   void rope();
   void attention();
   void gated_act();

@@ -77,12 +77,12 @@ Role role_of(Op op, const std::string& name) {
   if (op == Op::kColumnScale && (name == "m" || name == "norm" || name == "dm"))
     return Role::kOther;
   if (op == Op::kHead && name == "b") return Role::kOther;
-  const bool has_bias = op == Op::kLinear || op == Op::kBias;
+  const bool has_bias = op == Op::kLinear || op == Op::kBias || op == Op::kLayerNorm;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
       (has_bias && name == "b"))
     return Role::kWeight;
   for (const char* other :
-       {"table", "dtable", "dw", "db", "rstd", "lse", "logp", "dlogp", "kl", "dkl"})
+       {"table", "dtable", "dw", "db", "rstd", "stats", "lse", "logp", "dlogp", "kl", "dkl"})
     if (name == other) return Role::kOther;
   return Role::kActivation;
 }

@@ -110,6 +110,10 @@ class NetworkMaker {
         auto both = r_.add_rms_norm(in(0), in(1), in(2), std::get<NormAttr>(c_.attr).eps);
         return c_.size("dsum_given", 1) != 0 ? r_.add(both.sum, both.normed) : both.normed;
       }
+      case Op::kLayerNorm:
+        return r_.layer_norm(in(0), in(1), in(2), std::get<NormAttr>(c_.attr).eps);
+      case Op::kSoftmax:
+        return r_.softmax(in(0));
       case Op::kRope:
         return r_.rope(in(0), in(1), in(2), std::get<RopeAttr>(c_.attr).head_dim);
       case Op::kAttention:

@@ -97,7 +97,12 @@ class Maker {
       case 2:
         return low_rank(x);
       case 3:
-        return r_.rms_norm(x, operand({width(x)}), kEps);
+        if (below(3) != 0) return r_.rms_norm(x, operand({width(x)}), kEps);
+        if (below(2) != 0) return r_.softmax(x);
+        {
+          ValueId w = operand({width(x)}), b = operand({width(x)});
+          return r_.layer_norm(x, w, b, kEps);
+        }
       case 4: {
         ValueId wide = with_width(x, 8);
         return r_.rms_norm(wide, operand({4}), kEps);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm and add_rms_norm: bound by bytes; each row is read twice, the second time from the first
-// cache. Gains' gradients sum over rows in order, a task owning one stripe of columns.
+// rms_norm, add_rms_norm, layer_norm and softmax: bound by bytes; each row is read two or three
+// times, the later ones from the first cache. Gains' gradients sum over rows in order, a task
+// owning one stripe of columns.
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
@@ -157,6 +158,167 @@ void add_rms_norm_bwd(const StepArgs& args) {
   });
 }
 
+template <typename T>
+float row_sum(const T* x, int64_t n) {
+  VF a = hn::Zero(df);
+  for (int64_t i = 0; i < n; i += kLanes) a = hn::Add(a, load_part(x + i, n - i));
+  return sum_lanes(a);
+}
+
+// Lanes of a row's last vector that lie past its end are 0 in v, and must be so in what is summed.
+HWY_INLINE VF within(VF v, int64_t n) {
+  return n >= kLanes ? v : hn::IfThenElseZero(hn::FirstN(df, static_cast<size_t>(n)), v);
+}
+
+void layer_norm_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &w = args.in[1], &b = args.in[2], &y = args.out[0];
+  const Operand stats = args.out.size() > 1 ? args.out[1] : Operand{};
+  const float eps = attr<NormAttr>(*args.step).eps;
+  const int64_t d = x.cols;
+  const float* gains = widened(w, args.scratch);
+  const float* shifts = b ? widened(b, static_cast<float*>(args.scratch) + d) : nullptr;
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, x.rows, d * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      for (int64_t t = t0; t < t1; ++t) {
+        const T* from = row<T>(x, t);
+        T* to = row<T>(y, t);
+        const float mean = row_sum(from, d) / static_cast<float>(d);
+        VF m = set(mean), squares = hn::Zero(df);
+        for (int64_t i = 0; i < d; i += kLanes) {
+          VF c = within(hn::Sub(load_part(from + i, d - i), m), d - i);
+          squares = hn::MulAdd(c, c, squares);
+        }
+        const float rstd = 1.0f / std::sqrt(sum_lanes(squares) / static_cast<float>(d) + eps);
+        VF r = set(rstd);
+        for (int64_t i = 0; i < d; i += kLanes) {
+          VF n = hn::Mul(hn::Sub(load_part(from + i, d - i), m), r);
+          VF shift = shifts ? load_part(shifts + i, d - i) : hn::Zero(df);
+          store_part(hn::MulAdd(n, load_part(gains + i, d - i), shift), to + i, d - i);
+        }
+        if (stats) {
+          row<float>(stats, t)[0] = mean;
+          row<float>(stats, t)[1] = rstd;
+        }
+      }
+    });
+  });
+}
+
+void layer_norm_bwd(const StepArgs& args) {
+  const Operand &dy = args.in[0], &x = args.in[1], &w = args.in[2], &stats = args.in[3];
+  const Operand& dx = args.out[0];
+  const Operand dw = args.out.size() > 1 ? args.out[1] : Operand{};
+  const Operand db = args.out.size() > 2 ? args.out[2] : Operand{};
+  const int64_t d = x.cols;
+  const float* gains = widened(w, args.scratch);
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const bool add = args.accumulates(0);
+    if (dx)
+      parallel_rows(*args.pool, x.rows, d * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
+        for (int64_t t = t0; t < t1; ++t) {
+          const T *g = row<T>(dy, t), *from = row<T>(x, t);
+          T* to = row<T>(dx, t);
+          VF m = set(row<float>(stats, t)[0]), r = set(row<float>(stats, t)[1]);
+          VF sum = hn::Zero(df), dot = hn::Zero(df);
+          for (int64_t i = 0; i < d; i += kLanes) {
+            VF gw = hn::Mul(load_part(g + i, d - i), load_part(gains + i, d - i));
+            sum = hn::Add(sum, gw);
+            dot = hn::MulAdd(gw, hn::Mul(hn::Sub(load_part(from + i, d - i), m), r), dot);
+          }
+          const float count = static_cast<float>(d);
+          VF sum_mean = set(sum_lanes(sum) / count), dot_mean = set(sum_lanes(dot) / count);
+          for (int64_t i = 0; i < d; i += kLanes) {
+            VF gw = hn::Mul(load_part(g + i, d - i), load_part(gains + i, d - i));
+            VF n = hn::Mul(hn::Sub(load_part(from + i, d - i), m), r);
+            VF v = hn::Mul(r, hn::NegMulAdd(n, dot_mean, hn::Sub(gw, sum_mean)));
+            if (add) v = hn::Add(load_part(to + i, d - i), v);
+            store_part(v, to + i, d - i);
+          }
+        }
+      });
+    if (!dw && !db) return;
+    args.pool->parallel((d + kLanes - 1) / kLanes, [&](int64_t task) HWY_ATTR {
+      const int64_t c = task * kLanes, n = d - c;
+      auto start = [&](const Operand& o, int i) HWY_ATTR {
+        return o && args.accumulates(i) ? load_part(o.as<float>() + c, n) : hn::Zero(df);
+      };
+      VF w_sum = start(dw, 1), b_sum = start(db, 2);
+      for (int64_t t = 0; t < x.rows; ++t) {
+        VF g = load_part(row<T>(dy, t) + c, n);
+        VF centred = hn::Sub(load_part(row<T>(x, t) + c, n), set(row<float>(stats, t)[0]));
+        w_sum = hn::MulAdd(g, hn::Mul(centred, set(row<float>(stats, t)[1])), w_sum);
+        b_sum = hn::Add(b_sum, g);
+      }
+      if (dw) store_part(w_sum, dw.as<float>() + c, n);
+      if (db) store_part(b_sum, db.as<float>() + c, n);
+    });
+  });
+}
+
+void softmax_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  const int64_t d = x.cols;
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, x.rows, d * 16, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      for (int64_t t = t0; t < t1; ++t) {
+        const T* from = row<T>(x, t);
+        T* to = row<T>(y, t);
+        // Lanes past the end count as the row's first element, which is in it anyway.
+        VF top = load_part(from, 1);
+        top = set(hn::GetLane(top));
+        const VF first = top;
+        for (int64_t i = 0; i < d; i += kLanes) {
+          VF v = load_part(from + i, d - i);
+          if (d - i < kLanes)
+            v = hn::IfThenElse(hn::FirstN(df, static_cast<size_t>(d - i)), v, first);
+          top = hn::Max(top, v);
+        }
+        top = set(max_lanes(top));
+        VF sum = hn::Zero(df);
+        for (int64_t i = 0; i < d; i += kLanes)
+          sum = hn::Add(sum, within(exp_v(hn::Sub(load_part(from + i, d - i), top)), d - i));
+        const VF scale = set(1.0f / sum_lanes(sum));
+        for (int64_t i = 0; i < d; i += kLanes)
+          store_part(hn::Mul(exp_v(hn::Sub(load_part(from + i, d - i), top)), scale), to + i,
+                     d - i);
+      }
+    });
+  });
+}
+
+void softmax_bwd(const StepArgs& args) {
+  const Operand &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
+  if (!dx) return;
+  const int64_t d = y.cols;
+  const bool add = args.accumulates(0);
+  with_activation(y.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    parallel_rows(*args.pool, y.rows, d * 12, [&](int64_t t0, int64_t t1) HWY_ATTR {
+      for (int64_t t = t0; t < t1; ++t) {
+        const T *g = row<T>(dy, t), *p = row<T>(y, t);
+        T* to = row<T>(dx, t);
+        VF dot = hn::Zero(df);
+        for (int64_t i = 0; i < d; i += kLanes)
+          dot = hn::MulAdd(load_part(g + i, d - i), load_part(p + i, d - i), dot);
+        dot = set(sum_lanes(dot));
+        for (int64_t i = 0; i < d; i += kLanes) {
+          VF v = hn::Mul(load_part(p + i, d - i), hn::Sub(load_part(g + i, d - i), dot));
+          if (add) v = hn::Add(load_part(to + i, d - i), v);
+          store_part(v, to + i, d - i);
+        }
+      }
+    });
+  });
+}
+
+size_t layer_norm_scratch(const StepArgs& args, int) {
+  const bool narrow = !is_f32(args.in[1]) || !is_f32(args.in[2]);
+  return narrow ? 2 * static_cast<size_t>(args.in[0].cols) * sizeof(float) : 0;
+}
+
 }  // namespace
 
 Candidates norm_table() {
@@ -169,6 +331,12 @@ Candidates norm_table() {
        accepts<0b11, 0b100, 0b11>, widened_scratch<2>},
       {Op::kAddRmsNorm, Dir::kBackward, "add_rms_norm_bwd", add_rms_norm_bwd,
        accepts<0b111, 0b1000, 0b1>, widened_scratch<3>},
+      {Op::kLayerNorm, Dir::kForward, "layer_norm_fwd", layer_norm_fwd, accepts<0b1, 0b110, 0b1>,
+       layer_norm_scratch},
+      {Op::kLayerNorm, Dir::kBackward, "layer_norm_bwd", layer_norm_bwd, accepts<0b11, 0b100, 0b1>,
+       widened_scratch<2>},
+      {Op::kSoftmax, Dir::kForward, "softmax_fwd", softmax_fwd, accepts<0b1, 0, 0b1>, nullptr},
+      {Op::kSoftmax, Dir::kBackward, "softmax_bwd", softmax_bwd, accepts<0b11, 0, 0b1>, nullptr},
   };
   return kTable;
 }

@@ -63,9 +63,10 @@ class CudaBackend final : public Backend {
     blas_ = Blas::open(tuning_file(), blas_problem_);
     queue_.blas = blas_.get();
     for (auto list :
-         {linear_candidates, attention_candidates, norm_candidates, elementwise_candidates,
-          row_candidates, column_candidates, sample_candidates, head_candidates, kl_head_candidates,
-          preference_candidates, optimizer_candidates, matrix_optimizer_candidates}) {
+         {linear_candidates, attention_candidates, norm_candidates, layer_norm_candidates,
+          softmax_candidates, elementwise_candidates, row_candidates, column_candidates,
+          sample_candidates, head_candidates, kl_head_candidates, preference_candidates,
+          optimizer_candidates, matrix_optimizer_candidates}) {
       const Candidates some = list(queue_.arch);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }

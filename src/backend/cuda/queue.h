@@ -48,6 +48,8 @@ using Candidates = std::span<const Candidate>;
 Candidates linear_candidates(Arch arch);
 Candidates attention_candidates(Arch arch);
 Candidates norm_candidates(Arch arch);
+Candidates layer_norm_candidates(Arch arch);
+Candidates softmax_candidates(Arch arch);
 Candidates elementwise_candidates(Arch arch);
 Candidates row_candidates(Arch arch);
 Candidates column_candidates(Arch arch);

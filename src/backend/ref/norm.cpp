@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm, add_rms_norm.
+// rms_norm, add_rms_norm, layer_norm, softmax: what looks at a whole row.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/ref/scalar.h"
 
@@ -105,9 +107,84 @@ void add_rms_norm_bwd(const StepArgs& args) {
   }
 }
 
+template <class S>
+void layer_norm_fwd(const StepArgs& args) {
+  In<S> x(args.in[0]), w(args.in[1]), b(args.in[2]);  // [T, D], [D], [D]
+  Out<S> y(args, 0), stats(args, 1);                  // [T, D], [T, 2]
+  const Sum<S> count(static_cast<double>(x.cols));
+  for (int64_t t = 0; t < x.rows; ++t) {
+    Sum<S> mean = 0, variance = 0;
+    for (int64_t d = 0; d < x.cols; ++d) mean += x(t, d) / count;
+    for (int64_t d = 0; d < x.cols; ++d) variance += (x(t, d) - mean) * (x(t, d) - mean) / count;
+    Sum<S> r = Sum<S>(1) / std::sqrt(variance + Sum<S>(attr_of<NormAttr>(args).eps));
+    for (int64_t d = 0; d < x.cols; ++d)
+      y.put(t, d, (x(t, d) - mean) * r * w[d] + (b ? b[d] : Sum<S>(0)));
+    if (stats) {
+      stats.put(t, 0, mean);
+      stats.put(t, 1, r);
+    }
+  }
+}
+
+template <class S>
+void layer_norm_bwd(const StepArgs& args) {
+  In<S> dy(args.in[0]), x(args.in[1]), w(args.in[2]), stats(args.in[3]);
+  Out<S> dx(args, 0), dw(args, 1), db(args, 2);
+  const Sum<S> count(static_cast<double>(x.cols));
+  auto normed = [&](int64_t t, int64_t d) { return (x(t, d) - stats(t, 0)) * stats(t, 1); };
+  if (dx) {
+    for (int64_t t = 0; t < x.rows; ++t) {
+      Sum<S> g_mean = 0, gn_mean = 0;
+      for (int64_t d = 0; d < x.cols; ++d) {
+        g_mean += dy(t, d) * w[d] / count;
+        gn_mean += dy(t, d) * w[d] * normed(t, d) / count;
+      }
+      for (int64_t d = 0; d < x.cols; ++d)
+        dx.put(t, d, stats(t, 1) * (dy(t, d) * w[d] - g_mean - normed(t, d) * gn_mean));
+    }
+  }
+  for (int64_t d = 0; d < x.cols; ++d) {
+    Sum<S> w_sum = 0, b_sum = 0;
+    for (int64_t t = 0; t < x.rows; ++t) {
+      w_sum += dy(t, d) * normed(t, d);
+      b_sum += dy(t, d);
+    }
+    if (dw) dw.put(d, w_sum);
+    if (db) db.put(d, b_sum);
+  }
+}
+
+template <class S>
+void softmax_fwd(const StepArgs& args) {
+  In<S> x(args.in[0]);
+  Out<S> y(args, 0);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    double most = -std::numeric_limits<double>::infinity();
+    for (int64_t d = 0; d < x.cols; ++d) most = std::max(most, real_part(x(t, d)));
+    Sum<S> sum = 0;
+    for (int64_t d = 0; d < x.cols; ++d) sum += std::exp(x(t, d) - Sum<S>(most));
+    for (int64_t d = 0; d < x.cols; ++d) y.put(t, d, std::exp(x(t, d) - Sum<S>(most)) / sum);
+  }
+}
+
+template <class S>
+void softmax_bwd(const StepArgs& args) {
+  In<S> dy(args.in[0]), y(args.in[1]);
+  Out<S> dx(args, 0);
+  for (int64_t t = 0; t < y.rows; ++t) {
+    Sum<S> dot = 0;
+    for (int64_t d = 0; d < y.cols; ++d) dot += dy(t, d) * y(t, d);
+    for (int64_t d = 0; d < y.cols; ++d) dx.put(t, d, y(t, d) * (dy(t, d) - dot));
+  }
+}
+
 WICK_REF_KERNEL(rms_norm_fwd);
 WICK_REF_KERNEL(rms_norm_bwd);
 WICK_REF_KERNEL(add_rms_norm_fwd);
 WICK_REF_KERNEL(add_rms_norm_bwd);
+WICK_REF_KERNEL(layer_norm_fwd);
+WICK_REF_KERNEL(layer_norm_bwd);
+WICK_REF_KERNEL(softmax_fwd);
+WICK_REF_KERNEL(softmax_bwd);
 
 }  // namespace wick::ref

@@ -86,6 +86,14 @@ void add_rms_norm_fwd(const StepArgs&);
 template <class S>
 void add_rms_norm_bwd(const StepArgs&);
 template <class S>
+void layer_norm_fwd(const StepArgs&);
+template <class S>
+void layer_norm_bwd(const StepArgs&);
+template <class S>
+void softmax_fwd(const StepArgs&);
+template <class S>
+void softmax_bwd(const StepArgs&);
+template <class S>
 void rope_fwd(const StepArgs&);
 template <class S>
 void rope_bwd(const StepArgs&);

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// softmax of rows: a team of threads for each (row_team.cuh).
+#include "backend/accepts.h"
+#include "backend/cuda/row_team.cuh"
+
+namespace wick::cuda {
+namespace {
+
+// Where the result is rounded to a half, the fast exponential is exact enough.
+template <typename T>
+__device__ inline float exponential(float x) {
+  return sizeof(T) == 4 ? expf(x) : __expf(x);
+}
+
+template <typename T>
+struct Forward {
+  Rows<const T> x;
+  Rows<T> y;
+  int64_t rows;
+  int cols;
+};
+
+template <typename T, bool kAligned, bool kWarp, int kPacks>
+__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+    softmax_fwd_kernel(const __grid_constant__ Forward<T> p) {
+  __shared__ float shared[33];
+  begin_kernel();
+  const Team<kWarp, kPacks> team;
+  if (team.row >= p.rows) return;
+  const T* from = p.x[team.row];
+  const bool kept = team.tile() >= p.cols;
+  Kept<T> x[kPacks];
+  float top = -INFINITY;
+  for (int base = 0; base < p.cols; base += team.tile()) {
+    load_packs<kAligned>(team, from, base, p.cols, x);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+      for (int j = 0; j < kWide; ++j)
+        if (team.col(base, i) + j < p.cols) top = fmaxf(top, x[i][j]);
+  }
+  top = team.most(top, shared);
+  float sum = 0;
+  for (int base = 0; base < p.cols; base += team.tile()) {
+    if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+      for (int j = 0; j < kWide; ++j)
+        if (team.col(base, i) + j < p.cols) sum += exponential<T>(x[i][j] - top);
+  }
+  const float scale = 1.0f / team.sum(sum, shared);
+  T* to = p.y[team.row];
+  for (int base = 0; base < p.cols; base += team.tile()) {
+    if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int c = team.col(base, i);
+      if (c >= p.cols) break;
+      Wide<T> y;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) y.set(j, exponential<T>(x[i][j] - top) * scale);
+      store_wide<kAligned>(to + c, p.cols - c, y);
+    }
+  }
+}
+
+// dx = y * (dy - Σ dy*y), added to dx where `add` says so.
+template <typename T>
+struct Backward {
+  Rows<const T> dy, y;
+  Rows<T> dx;
+  bool add;
+  int64_t rows;
+  int cols;
+};
+
+template <typename T, bool kAligned, bool kWarp, int kPacks>
+__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+    softmax_bwd_kernel(const __grid_constant__ Backward<T> p) {
+  __shared__ float shared[33];
+  begin_kernel();
+  const Team<kWarp, kPacks> team;
+  if (team.row >= p.rows) return;
+  T* to = p.dx[team.row];
+  Kept<T> y[kPacks], dy[kPacks], before[kPacks];
+  auto read = [&](int base) {
+    load_packs<kAligned>(team, p.y[team.row], base, p.cols, y);
+    load_packs<kAligned>(team, p.dy[team.row], base, p.cols, dy);
+    if (p.add) load_packs<kAligned>(team, static_cast<const T*>(to), base, p.cols, before);
+  };
+  float dot = 0;
+  for (int base = 0; base < p.cols; base += team.tile()) {
+    read(base);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) dot = fmaf(dy[i][j], y[i][j], dot);
+  }
+  dot = team.sum(dot, shared);
+  for (int base = 0; base < p.cols; base += team.tile()) {
+    if (team.tile() < p.cols) read(base);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int c = team.col(base, i);
+      if (c >= p.cols) break;
+      Wide<T> dx;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        float d = y[i][j] * (dy[i][j] - dot);
+        if (p.add) d += before[i][j];
+        dx.set(j, d);
+      }
+      store_wide<kAligned>(to + c, p.cols - c, dx);
+    }
+  }
+}
+
+void softmax_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  with_activation(x.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Forward<T> p{cuda::rows<const T>(x), cuda::rows<T>(y), x.rows, static_cast<int>(x.cols)};
+    with_team(wide_aligned(x, y), x.rows, x.cols,
+              [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                launch(queue(args), softmax_fwd_kernel<T, aligned(), warp(), packs()>, blocks,
+                       threads, 0, p);
+              });
+  });
+}
+
+void softmax_bwd(const StepArgs& args) {
+  const Operand &dy = args.in[0], &y = args.in[1], &dx = args.out[0];
+  if (!dx) return;
+  with_activation(y.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Backward<T> p{cuda::rows<const T>(dy),
+                        cuda::rows<const T>(y),
+                        cuda::rows<T>(dx),
+                        args.accumulates(0),
+                        y.rows,
+                        static_cast<int>(y.cols)};
+    with_team(wide_aligned(dy, y, dx), y.rows, y.cols,
+              [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                launch(queue(args), softmax_bwd_kernel<T, aligned(), warp(), packs()>, blocks,
+                       threads, 0, p);
+              });
+  });
+}
+
+}  // namespace
+
+Candidates softmax_candidates(Arch) {
+  static constexpr Candidate kTable[] = {
+      {Op::kSoftmax, Dir::kForward, "softmax_fwd", softmax_fwd, accepts<0b1, 0, 0b1>, nullptr},
+      {Op::kSoftmax, Dir::kBackward, "softmax_bwd", softmax_bwd, accepts<0b11, 0, 0b1>, nullptr},
+  };
+  return kTable;
+}
+
+}  // namespace wick::cuda
