@@ -77,9 +77,10 @@ void bench_components(const BenchContext& c) {
   const std::vector<Pack> packs = train.next_packs();
   Effort effort = o.effort;
   effort.seconds = std::min(effort.seconds, 1.0);
-  measure(effort, [&] { runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f)); });
-  runs.erase(runs.begin(), runs.begin() + std::min<int64_t>(effort.warmup,
-                                                            static_cast<int64_t>(runs.size()) - 1));
+  const size_t timed = measure(effort, [&] {
+                         runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f));
+                       }).size();
+  runs.erase(runs.begin(), runs.end() - static_cast<int64_t>(timed));  // the warm-up
   if (runs.front().empty()) return;  // a device that cannot time its steps
 
   struct Sum {

@@ -21,11 +21,22 @@ Timing summarize(std::vector<double> samples);
 Timing scaled(const Timing& timing, double factor);
 
 // How long a case is run. Stops after `iters` runs, or, with 0, once `seconds` have passed and
-// there are at least `least` runs.
+// there are at least `least` runs. A case whose single runs take long is not run that often: its
+// warm-up ends after `seconds`, and two runs are enough after kPatience times that (and a second).
 struct Effort {
+  static constexpr double kPatience = 10;
   int64_t warmup = 2, iters = 0;
   double seconds = 2;
   int64_t least = 5, most = 10'000;
+
+  bool enough_warmup(int64_t runs, double spent) const {
+    return runs >= warmup || (iters == 0 && runs > 0 && spent >= seconds);
+  }
+  bool enough(int64_t runs, double spent) const {
+    if (iters > 0) return runs >= iters;
+    return (runs >= least && spent >= seconds) ||
+           (runs >= 2 && spent >= 1 && spent >= kPatience * seconds);
+  }
 };
 
 // Milliseconds of each run after the warm-up. F: void(); the clock stands while `between` works.
@@ -35,16 +46,14 @@ std::vector<double> measure(const Effort& effort, F&& run, Between&& between) {
   auto seconds_since = [](Clock::time_point from) {
     return std::chrono::duration<double>(Clock::now() - from).count();
   };
-  for (int64_t i = 0; i < effort.warmup; ++i) {
+  Clock::time_point start = Clock::now();
+  for (int64_t i = 0; !effort.enough_warmup(i, seconds_since(start)); ++i) {
     between();
     run();
   }
   std::vector<double> samples;
-  const Clock::time_point start = Clock::now();
-  for (int64_t i = 0; i < effort.most; ++i) {
-    if (effort.iters > 0 ? i >= effort.iters
-                         : i >= effort.least && seconds_since(start) >= effort.seconds)
-      break;
+  start = Clock::now();
+  for (int64_t i = 0; i < effort.most && !effort.enough(i, seconds_since(start)); ++i) {
     between();
     const Clock::time_point t0 = Clock::now();
     run();
