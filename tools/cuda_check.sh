@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What only a GPU can show of a built tree: every op case and golden on each code path of the card,
-# killed and resumed runs, and the memory checkers over the op cases (all three at a time). Writes a summary for people to FILE.
+# killed and resumed runs, and the memory checkers over the op cases, an op for each process. Writes a
+# summary for people to FILE.
 #   tools/cuda_check.sh BUILD FILE
 set -uo pipefail
 build=$(cd "$1" && pwd) file=$2
@@ -45,12 +46,23 @@ done
 check "random plans" "$build/random_plan_test" --gtest_brief=1
 check "50 kills in one run, and 50 while a checkpoint is written" \
   env WICK_KILLS="${WICK_KILLS:-50}" WICK_DEVICE=cuda "$build/cli_kill_test" --gtest_brief=1
+# TOOL: all op cases, eight processes at a time; names the ops that were not clean or not done.
+sanitize() {
+  local tool=$1 since=$SECONDS bad
+  bad=$(basename -s .cases "$cases"/*.cases | xargs -P 8 -I OP sh -c \
+    'timeout "$4" compute-sanitizer --tool "$2" --error-exitcode 9 "$1/ops_runner" check --device cuda --op OP \
+       >"$3/$2.OP.log" 2>&1 || { code=$?; [ $code = 124 ] && echo "OP (not done in $4 s)" || echo "OP (exit $code)"; }' \
+    sh "$build" "$tool" "$logs" "${WICK_SANITIZER_SECONDS:-300}")
+  if [ -z "$bad" ]; then
+    say "compute-sanitizer $tool over the op cases: passed ($((SECONDS - since)) s)"
+  else
+    say "compute-sanitizer $tool over the op cases: all but" $bad "($((SECONDS - since)) s)"
+    failed=1
+  fi
+}
+cases=$(cd "$(dirname "$0")/.." && pwd)/tests/ops
 if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck initcheck; do
-    check "compute-sanitizer $tool over the op cases" timeout 300 compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$build/ops_runner" check --device cuda &
-  done
-  for job in $(jobs -p); do wait "$job" || failed=1; done
+  for tool in memcheck racecheck initcheck; do sanitize "$tool"; done
 else
   say "compute-sanitizer: not found, not run"
 fi

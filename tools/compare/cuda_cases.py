@@ -161,7 +161,7 @@ def read_wick_turn(group, output):
         found.update(peak_bytes=main.get("bytes"), bench_losses=main.get("losses", []),
                      weights=main.get("weight_dtype"), adapter=main.get("adapter_dtype"),
                      moments=main.get("moments_dtype"), gflop=main.get("gflop"))
-    first = [x for x in lines if x.get("what") == "first token"]
+    first = [x for x in lines if x.get("what") == "first token, greedy"]
     if first:
         found["first_ms"] = [first[0]["ms_p10"], first[0]["ms"], first[0]["ms_p90"]]
     return found

@@ -13,8 +13,7 @@ INTRO = """How it is measured on a GPU:
 - Training is timed in whole steps by the wall clock, with a fresh batch copied to the card in each
   and the loss read after each; beside it, for peers, the time with losses read every tenth step
   only. Each turn is {steps} steps or more after a warm-up.
-- The first token is the time from the prompt's ids on the host to a token on the host; peers take
-  the likeliest one, wick draws it (temperature 0.7, top-p 0.9), which is more work.
+- The first token is the time from the prompt's ids on the host to the likeliest token on the host.
 - PyTorch runs transformers' model with PEFT's layers, SDPA and the fused AdamW, eager, compiled,
   and compiled with CUDA graphs; f32 products may use TF32. MLX runs mlx-lm's compiled step.
 - Peers are one process each, which stays alive and idle between its turns; wick is a new process
