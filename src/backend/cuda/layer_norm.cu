@@ -70,15 +70,9 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
       load_packs<kAligned>(team, from, base, p.cols, x);
       read_gains(base);
     }
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int c = team.col(base, i);
-      if (c >= p.cols) break;
-      Wide<T> y;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) y.set(j, fmaf((x[i][j] - mean) * rstd, w[i][j], b[i][j]));
-      store_wide<kAligned>(to + c, p.cols - c, y);
-    }
+    store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) {
+      return fmaf((x[i][j] - mean) * rstd, w[i][j], b[i][j]);
+    });
   }
 }
 
@@ -128,20 +122,11 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   const float dot_mean = team.sum(dot, shared) * p.inverse;
   for (int base = 0; base < p.cols; base += team.tile()) {
     if (team.tile() < p.cols) read(base);
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int c = team.col(base, i);
-      if (c >= p.cols) break;
-      Wide<T> dx;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) {
-        const float n = (x[i][j] - mean) * rstd;
-        float d = rstd * fmaf(-n, dot_mean, fmaf(dy[i][j], w[i][j], -sum_mean));
-        if (p.add) d += before[i][j];
-        dx.set(j, d);
-      }
-      store_wide<kAligned>(to + c, p.cols - c, dx);
-    }
+    store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) {
+      const float n = (x[i][j] - mean) * rstd;
+      const float d = rstd * fmaf(-n, dot_mean, fmaf(dy[i][j], w[i][j], -sum_mean));
+      return p.add ? d + before[i][j] : d;
+    });
   }
 }
 

@@ -100,6 +100,21 @@ __device__ inline void load_packs(const Team<kWarp, kPacks>& team, const T* row,
   }
 }
 
+// to[c] = value(pack, place in it), of all columns of the team from base on.
+template <bool kAligned, bool kWarp, int kPacks, typename T, typename F>
+__device__ inline void store_packs(const Team<kWarp, kPacks>& team, T* to, int base, int cols,
+                                   const F& value) {
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int c = team.col(base, i);
+    if (c >= cols) break;
+    Wide<T> v;
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) v.set(j, value(i, j));
+    store_wide<kAligned>(to + c, cols - c, v);
+  }
+}
+
 constexpr int kWarpPacks = 4, kBlockPacks = 2;
 constexpr int64_t kWarpColumns = 32 * kWide * kWarpPacks;
 

@@ -53,15 +53,8 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   T* to = p.y[team.row];
   for (int base = 0; base < p.cols; base += team.tile()) {
     if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int c = team.col(base, i);
-      if (c >= p.cols) break;
-      Wide<T> y;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) y.set(j, exponential<T>(x[i][j] - top) * scale);
-      store_wide<kAligned>(to + c, p.cols - c, y);
-    }
+    store_packs<kAligned>(team, to, base, p.cols,
+                          [&](int i, int j) { return exponential<T>(x[i][j] - top) * scale; });
   }
 }
 
@@ -100,19 +93,10 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   dot = team.sum(dot, shared);
   for (int base = 0; base < p.cols; base += team.tile()) {
     if (team.tile() < p.cols) read(base);
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int c = team.col(base, i);
-      if (c >= p.cols) break;
-      Wide<T> dx;
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) {
-        float d = y[i][j] * (dy[i][j] - dot);
-        if (p.add) d += before[i][j];
-        dx.set(j, d);
-      }
-      store_wide<kAligned>(to + c, p.cols - c, dx);
-    }
+    store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) {
+      const float d = y[i][j] * (dy[i][j] - dot);
+      return p.add ? d + before[i][j] : d;
+    });
   }
 }
 
