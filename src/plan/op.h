@@ -161,8 +161,6 @@ enum class Op : uint8_t {
   kLinear,
   kRmsNorm,
   kAddRmsNorm,
-  kLayerNorm,
-  kSoftmax,
   kRope,
   kAttention,
   kGatedAct,
@@ -186,8 +184,11 @@ enum class Op : uint8_t {
   kAdamw8,
   kSample,
   kCopy,
+  // Differentiable again: numbers stay, because the contents of test cases follow from them.
+  kLayerNorm,
+  kSoftmax,
 };
-constexpr int kOpCount = static_cast<int>(Op::kCopy) + 1;
+constexpr int kOpCount = static_cast<int>(Op::kSoftmax) + 1;
 
 const char* op_name(Op op);
 bool op_is_differentiable(Op op);

@@ -69,7 +69,7 @@ const char* op_name(Op op) {
   return "?";
 }
 
-bool op_is_differentiable(Op op) { return op < Op::kColumnNorm; }
+bool op_is_differentiable(Op op) { return op < Op::kColumnNorm || op > Op::kCopy; }
 
 namespace {
 
