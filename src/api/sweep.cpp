@@ -61,7 +61,11 @@ void Sweep::Impl::join() {
   for (size_t k = 1; k < lanes.size(); ++k) lead().others.push_back(lanes[k].get());
   lead().choose_step();
   for (const auto& lane : lanes) {
-    if (lane.get() != &lead()) lane->forecast = lead().forecast;
+    if (lane.get() != &lead()) {
+      lane->forecast = lead().forecast;
+      lane->run_limits = lead().run_limits;
+      lane->plan_order = lead().plan_order;
+    }
     lane->forecast.updates = count_updates(lane->options, lane->train.rows_per_epoch());
   }
 }
@@ -96,7 +100,10 @@ Sweep& Sweep::operator=(Sweep&&) noexcept = default;
 
 std::string Sweep::plan() const { return print(impl_->lanes.front()->step->micro_plan()); }
 
-const Forecast& Sweep::forecast() const { return impl_->lanes.front()->forecast; }
+const Forecast& Sweep::forecast() const {
+  impl_->lead().forecast_time();
+  return impl_->lead().forecast;
+}
 
 TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) const {
   TrainCallbacks own;
@@ -116,9 +123,10 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   if (callbacks.on_message)
     for (const auto& lane : s.lanes)
       for (const std::string& line : lane->messages) callbacks.on_message(line);
-  if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   for (const auto& lane : s.lanes) lane->check_folder();
   s.lead().check_device();
+  const bool rehearsed = s.lead().can_rehearse();
+  if (!rehearsed || s.lead().free_step) s.lead().forecast_time();
 
   const int64_t process_bytes = current_memory_bytes();
   TrainStep& step = *s.lead().step;
@@ -127,6 +135,8 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   for (const auto& lane : s.lanes)
     start.insert(start.end(), lane->start_params.begin(), lane->start_params.end());
   step.set_params(start);
+  if (rehearsed) s.lead().rehearse_run(0);
+  if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   JointStep joint(step);
   auto params_of = [&](size_t k) {
     const std::vector<float> params = joint.lane(k).params();

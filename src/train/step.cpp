@@ -359,7 +359,7 @@ std::vector<float> TrainStep::finish(const Pack& pack) {
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
   TrainStep& s = fitting(pack);
-  s.feed(pack, {&weight, 1});
+  s.feed(pack, std::vector<float>(static_cast<size_t>(trainable_.lane_count()), weight));
   s.micro_program_->run();
   return static_cast<double>(s.finish(pack).front());
 }

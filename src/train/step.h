@@ -85,6 +85,7 @@ class TrainStep : public RunStep {
   const Plan& micro_plan() const { return micro_->plan(); }
   // Of the program that this pack is run by.
   const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
+  const Plan& update_plan() const { return update_; }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
   const PackLimits& limits() const override { return options_.limits; }

@@ -86,6 +86,23 @@ TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   EXPECT_THROW(run(again), Error);
 }
 
+// Both by the probe and by trying the step.
+TEST_P(PreferenceRun, TheForecastCountsWhatTheReferenceReads) {
+  Model model = Model::load(engine_, {.dtype = "f32"});
+  Trainer trainer(model, options("timed"));
+  const Forecast before = trainer.forecast();
+  Forecast tried;
+  trainer.run({.on_forecast = [&](const Forecast& f) { tried = f; }});
+  const bool asks = GetParam() == "dpo" || GetParam() == "kto";
+  for (const Forecast& f : {before, tried}) {
+    if (engine_.device().name == "ref") continue;
+    EXPECT_EQ(f.prepare_ms > 0, asks);
+    EXPECT_GT(f.step_ms, 0);
+    EXPECT_GT(f.eval_ms, 0);
+    EXPECT_GE(1e3 * f.total_seconds, f.prepare_ms + 7 * f.step_ms + 2 * f.eval_ms);
+  }
+}
+
 TEST_P(PreferenceRun, PackingDoesNotChangeWhatIsLearnt) {
   TrainOptions o = options("packed");
   const TrainResult packed = run(o);
