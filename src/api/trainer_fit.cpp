@@ -144,11 +144,11 @@ void Trainer::Impl::choose_step() {
   plan_order = describe_order();
 }
 
-// By what the checkpoint of another build is known: the plan without recompute and kept rows, which
-// may change with the memory that is free and do not change bits.
+// By what the checkpoint of another build is known: the plan without kept rows, which may change
+// with the memory that is free and do not change bits.
 Json Trainer::Impl::describe_order() const {
   const Model::Impl& m = model->impl();
-  StepOptions options = step_options(step->limits(), 0);
+  StepOptions options = step_options(step->limits(), forecast.recompute_blocks);
   options.split_prefix = false;
   const TrainStep whole(m.config, *m.weights, *trainable, options);
   const Plan& plan = whole.micro_plan();
@@ -261,8 +261,9 @@ void Trainer::Impl::plan_prefix() {
   if (automatic && count_updates(options, train.rows_per_epoch()) <= order().updates_per_epoch())
     return;
   int64_t tokens = 0;
-  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr})
-    for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
+  for (const Impl* run : runs_of_other_data())
+    for (const ExampleSet* set : {&run->train, run->valid ? &*run->valid : nullptr})
+      for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
   const int64_t bytes =
       tokens * m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
   const bool in_memory = automatic || where == "memory";
@@ -276,6 +277,21 @@ void Trainer::Impl::plan_prefix() {
   forecast.prefix_blocks = below;
   forecast.prefix_bytes = std::min(bytes, budget);
   forecast.prefix_on_disk = !in_memory;
+}
+
+// The number of a run's data among those of a sweep.
+uint64_t Trainer::Impl::data_key() const {
+  return mix_key(train.fingerprint(), valid ? valid->fingerprint() : 0);
+}
+
+// This run and those of a sweep whose rows no run before has.
+std::vector<const Trainer::Impl*> Trainer::Impl::runs_of_other_data() const {
+  std::vector<const Impl*> runs = {this};
+  for (const Impl* other : others)
+    if (std::none_of(runs.begin(), runs.end(),
+                     [&](const Impl* run) { return run->data_key() == other->data_key(); }))
+      runs.push_back(other);
+  return runs;
 }
 
 // Of everything that a kept row's numbers depend on.
@@ -295,15 +311,22 @@ uint64_t Trainer::Impl::prefix_key() const {
       add(static_cast<uint64_t>(
           std::filesystem::last_write_time(file->path(), none).time_since_epoch().count()));
     }
-  add(train.fingerprint());
-  add(valid ? valid->fingerprint() : 0);
+  for (const Impl* run : runs_of_other_data()) add(run->data_key());
   add(static_cast<uint64_t>(forecast.prefix_blocks));
-  add(static_cast<uint64_t>(step->limits().tokens));
+  add(static_cast<uint64_t>(forecast.tokens_per_step));
   return key;
 }
 
 void Trainer::Impl::open_prefix() {
   if (!step->prefix()) return;
+  const std::vector<const Impl*> runs = runs_of_other_data();
+  auto data_of = [&](const Impl* run) {
+    const auto same = [&](const Impl* r) { return r->data_key() == run->data_key(); };
+    return static_cast<int32_t>(std::find_if(runs.begin(), runs.end(), same) - runs.begin());
+  };
+  std::vector<int32_t> data = {data_of(this)};
+  for (const Impl* other : others) data.push_back(data_of(other));
+  step->prefix()->set_data(std::move(data));
   if (!forecast.prefix_on_disk) {
     step->prefix()->keep_in(std::make_shared<PrefixStore>(forecast.prefix_bytes));
     return;

@@ -73,6 +73,8 @@ struct Trainer::Impl {
   int64_t process_bytes() const;
   int64_t copied_bytes() const;  // while a checkpoint is written
   void plan_prefix();
+  uint64_t data_key() const;
+  std::vector<const Impl*> runs_of_other_data() const;
   uint64_t prefix_key() const;
   // Gives the step the place where rows are kept. Throws: kIo.
   void open_prefix();

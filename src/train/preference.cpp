@@ -102,11 +102,12 @@ void PreferenceLoss::compile(Backend& backend, Bindings&) {
   reference_->compile(backend, *options_.reference->weights, buffer, nullptr);
 }
 
-void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp) {
+void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp,
+                                   RowSet set) {
   if (reference_)
     reference_->score(pack, logp);
   else
-    step.evaluate(pack, logp);
+    step.score(pack, logp, set);
 }
 
 template <typename F>
@@ -119,12 +120,13 @@ void PreferenceLoss::for_packs(const ExampleSet& set, const F& f) const {
   }
 }
 
-std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& set) {
-  std::vector<float> sums(2 * static_cast<size_t>(set.size()), 0.0f);
+std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& rows,
+                                                  RowSet set) {
+  std::vector<float> sums(2 * static_cast<size_t>(rows.size()), 0.0f);
   if (!options_.uses_reference) return sums;
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
-  for_packs(set, [&](const Pack& pack) {
-    ask_reference(step, pack, logp);
+  for_packs(rows, [&](const Pack& pack) {
+    ask_reference(step, pack, logp, set);
     const Sums made = sum_sequences(pack, logp);
     for (size_t s = 0; s < made.logp.size(); ++s)
       sums[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2] =
@@ -150,7 +152,7 @@ int64_t PreferenceLoss::count_asked(const ExampleSet& train, const ExampleSet* v
 
 void PreferenceLoss::ask(TrainStep& step, const Pack& pack) {
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
-  ask_reference(step, pack, logp);
+  ask_reference(step, pack, logp, RowSet::kNone);
 }
 
 Loss::Passes PreferenceLoss::passes() const {
@@ -162,8 +164,8 @@ Loss::Passes PreferenceLoss::passes() const {
 void PreferenceLoss::prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) {
   train_ = &train;
   valid_ = valid;
-  train_sums_ = reference_sums(step, train);
-  if (valid) valid_sums_ = reference_sums(step, *valid);
+  train_sums_ = reference_sums(step, train, RowSet::kTrain);
+  if (valid) valid_sums_ = reference_sums(step, *valid, RowSet::kHeldOut);
 }
 
 int64_t PreferenceLoss::count(const Pack& pack) const {
@@ -185,9 +187,9 @@ double PreferenceLoss::estimate_divergence(TrainStep& step, const ExampleSet& se
   std::vector<float> logp(static_cast<size_t>(limits_.targets)), reference = logp;
   double sum = 0;
   for (const Pack& pack : pack_rows(others, all, limits_, options_.seed, 0, options_.packing)) {
-    step.evaluate(pack, logp);
+    step.score(pack, logp, RowSet::kNone);
     std::fill(reference.begin(), reference.end(), 0.0f);
-    if (options_.uses_reference) ask_reference(step, pack, reference);
+    if (options_.uses_reference) ask_reference(step, pack, reference, RowSet::kNone);
     for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
       sum += static_cast<double>(logp[m]) - static_cast<double>(reference[m]);
   }

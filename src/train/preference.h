@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "train/loss.h"
+#include "train/prefix_cache.h"
 
 namespace wick {
 
@@ -62,8 +63,8 @@ class PreferenceLoss final : public Loss {
 
  private:
   bool is(PreferenceAttr::Kind kind) const { return options_.attr.kind == kind; }
-  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp);
-  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& set);
+  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp, RowSet set);
+  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& rows, RowSet set);
   // f(pack) for all rows of a set, some of them at a time.
   template <typename F>
   void for_packs(const ExampleSet& set, const F& f) const;

@@ -117,7 +117,7 @@ RunTimes Rehearser::measure() {
   if (PrefixCache* prefix = step_.prefix()) {
     prefix->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
     for (auto& [plan, group] : groups)
-      for (const Pack* pack : group.sampled) prefix->rows(*pack, 0);
+      for (const Pack* pack : group.sampled) prefix->rows(of_all_lanes(*pack), RowSet::kTrain);
   }
   // Memory is touched, and adapters leave their zeros behind, before anything counts.
   double first = 0;
@@ -151,7 +151,8 @@ RunTimes Rehearser::measure() {
   if (!run_.held_out.empty()) times.eval = held_out * eval_pack(run_.held_out.front());
   if (PrefixCache* prefix = step_.prefix()) {
     prefix->keep_in(nullptr);
-    const double one = repeated([&] { prefix->rows(run_.packs.front(), 0); });
+    const Pack pack = of_all_lanes(run_.packs.front());
+    const double one = repeated([&] { prefix->rows(pack, RowSet::kTrain); });
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }

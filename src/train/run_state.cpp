@@ -109,7 +109,7 @@ void TrainRun::resume() {
       order += "\n  " + line;
     if (!order.empty() && !setup_.options.force)
       fail(ErrorCode::kInvalidArgument, file,
-           ": was made by a build of wick that computes this run otherwise:", order,
+           ": was made by a build of wick, or with another --memory, that computes this run otherwise:", order,
            "\nthe result would not have the bits of an undisturbed run; go on with the build that "
            "began it, or with --force");
     if (!order.empty())
