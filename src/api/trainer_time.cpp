@@ -21,7 +21,7 @@ constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
 constexpr int64_t kSampledUpdates = 64;
 // Of a pack, estimated, below which trying it takes no time that anyone notices; and of a run, in
 // packs, from which on a few more do not matter.
-constexpr double kQuickSeconds = 0.3, kUtilisation = 0.5, kLongRun = 30;
+constexpr double kQuickSeconds = 0.3, kUtilisation = 0.5, kLongRun = 50;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double kShare = 0.04, kLeastSeconds = 0.5;
 constexpr int kMostRounds = 30;
 constexpr size_t kPacksOfProgram = 3;
+// Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
+constexpr size_t kMostPrograms = 4;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -39,11 +41,25 @@ double attended(const Pack& pack) {
   return sum;
 }
 
-// The packs of one program, and how long they took.
+// The packs of one program, and how long those took that were tried.
 struct Group {
+  double flops = 0;  // of a pack
   std::vector<const Pack*> packs, sampled;
   std::vector<double> seconds;
 };
+
+// Of a pack of that arithmetic, between the tried groups, which ascend by theirs; beyond them in
+// proportion.
+double seconds_of(double flops, const std::vector<const Group*>& tried) {
+  auto of = [](const Group* g) { return steady_mean(g->seconds); };
+  size_t above = 0;
+  while (above < tried.size() && tried[above]->flops < flops) ++above;
+  if (above == 0) return of(tried.front()) * flops / tried.front()->flops;
+  const Group* low = tried[above - 1];
+  if (above == tried.size()) return of(low) * flops / low->flops;
+  const double share = (flops - low->flops) / (tried[above]->flops - low->flops);
+  return (1 - share) * of(low) + share * of(tried[above]);
+}
 
 class Rehearser {
  public:
@@ -64,6 +80,8 @@ class Rehearser {
   }
   void update() { step_.update(std::vector<Hyper>(lanes_, run_.hyper)); }
   double eval_pack(const Pack& pack);
+  // Those that are tried, ascending: all, or the smallest, the largest and some between.
+  std::vector<Group*> choose_programs(std::map<const Plan*, Group>& groups) const;
   // The same more than once, the first of which does not count; fewer where it takes long.
   template <typename F>
   double repeated(const F& f);
@@ -89,6 +107,19 @@ double Rehearser::repeated(const F& f) {
   return seconds.empty() ? least : steady_mean(seconds);
 }
 
+std::vector<Group*> Rehearser::choose_programs(std::map<const Plan*, Group>& groups) const {
+  std::vector<Group*> all;
+  for (auto& [plan, group] : groups) all.push_back(&group);
+  std::sort(all.begin(), all.end(),
+            [](const Group* a, const Group* b) { return a->flops < b->flops; });
+  const auto affordable = static_cast<size_t>(std::max(1.0, kShare * run_.run_packs));
+  const size_t count = std::min({all.size(), kMostPrograms, affordable});
+  std::vector<Group*> chosen;
+  for (size_t i = 0; i < count; ++i)
+    chosen.push_back(all[count == 1 ? all.size() / 2 : i * (all.size() - 1) / (count - 1)]);
+  return chosen;
+}
+
 double Rehearser::eval_pack(const Pack& pack) {
   if (kind_) return repeated([&] { kind_->evaluate(step_, {&pack, 1}); });
   std::vector<float> logp(lanes_ * static_cast<size_t>(step_.limits().targets));
@@ -110,34 +141,40 @@ RunTimes Rehearser::measure() {
   WICK_CHECK(!run_.packs.empty(), "a run without packs");
   if (kind_) kind_->rehearse(*run_.train, run_.valid);
   std::map<const Plan*, Group> groups;
-  for (const Pack& pack : run_.packs) groups[&step_.micro_plan(pack)].packs.push_back(&pack);
-  for (auto& [plan, group] : groups) group.sampled = typical_packs(group.packs, kPacksOfProgram);
+  for (const Pack& pack : run_.packs) {
+    Group& group = groups[&step_.micro_plan(pack)];
+    group.flops = step_.pack_flops(pack);
+    group.packs.push_back(&pack);
+  }
+  const std::vector<Group*> tried = choose_programs(groups);
+  for (Group* group : tried) group->sampled = typical_packs(group->packs, kPacksOfProgram);
 
   // Later epochs, which find the frozen blocks' outputs.
   if (PrefixCache* prefix = step_.prefix()) {
     prefix->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
-    for (auto& [plan, group] : groups)
-      for (const Pack* pack : group.sampled) prefix->rows(of_all_lanes(*pack), RowSet::kTrain);
+    for (const Group* group : tried)
+      for (const Pack* pack : group->sampled) prefix->rows(of_all_lanes(*pack), RowSet::kTrain);
   }
   // Memory is touched, and adapters leave their zeros behind, before anything counts.
   double first = 0;
   if (kind_) kind_->begin_update(step_, run_.packs.first(1));
-  for (auto& [plan, group] : groups)
-    first = std::max(first, timed([&] { accumulate(*group.sampled.front()); }));
+  for (const Group* group : tried)
+    first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
   allowed_ = std::max(kLeastSeconds, kShare * first * run_.run_packs);
 
   const Clock::time_point start = Clock::now();
   for (int round = 0; round < kMostRounds; ++round) {
     if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
-    for (auto& [plan, group] : groups) {
-      const Pack& pack = *group.sampled[static_cast<size_t>(round) % group.sampled.size()];
-      group.seconds.push_back(timed([&] { accumulate(pack); }));
+    for (Group* group : tried) {
+      const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
+      group->seconds.push_back(timed([&] { accumulate(pack); }));
     }
   }
   double packs = 0;
+  const std::vector<const Group*> known(tried.begin(), tried.end());
   for (const auto& [plan, group] : groups)
-    packs += static_cast<double>(group.packs.size()) * steady_mean(group.seconds);
+    packs += static_cast<double>(group.packs.size()) * seconds_of(group.flops, known);
   times.update = packs / run_.updates + repeated([&] { update(); });
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
   if (kind_) {
