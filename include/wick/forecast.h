@@ -29,13 +29,15 @@ struct Forecast {
   bool prefix_on_disk = false;
   double prefix_ms = 0;  // of computing one update's rows, in the first epoch
   double gflop = 0;      // of one micro-batch, forward and backward
-  double step_ms = 0;  // of one update, from a moment's run of a part of the model; 0 if the device
-                       // cannot be timed
-  double eval_ms = 0;  // of one look at the held-out rows
-  double save_ms = 0;  // of one checkpoint with its result; the disk's speed is assumed
-  double cold_ms = 0;  // that the first update takes more: its memory is touched the first time
-  int64_t updates = 0;        // of the whole run
-  double total_seconds = 0;   // updates, looks at the held-out rows, checkpoints
+  // Times are measured: by wick train on the step that it is about to run, before that on a part of
+  // the model; 0 if the device cannot be timed.
+  double step_ms = 0;     // of one update
+  double prepare_ms = 0;  // before the first: what a loss asks of its reference
+  double eval_ms = 0;     // of one look at the held-out rows
+  double save_ms = 0;   // of one checkpoint with its result; the disk's speed is tried, or assumed
+  double cold_ms = 0;   // once: memory that is touched the first time, held-out rows that are kept
+  int64_t updates = 0;  // of the whole run
+  double total_seconds = 0;   // the reference, updates, looks at the held-out rows, checkpoints
   bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
   int64_t disk_bytes = 0;     // of what is saved at the end
   // Tokens per token slot of the first epoch: as it is run, had each batch been padded to its

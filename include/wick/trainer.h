@@ -208,6 +208,8 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
+  // Its times are measured the first time it is asked for, on a part of the model; run() gives
+  // on_forecast those of the step itself where the run is long enough to try it first.
   const Forecast& forecast() const;
   // The printed plan of one micro-batch.
   std::string plan() const;

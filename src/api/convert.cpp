@@ -111,7 +111,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 
   ThreadPool pool(engine.device().threads);
-  start_adapter(adapter, m.config, *m.weights, false, params);
+  start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
   refuse_untying(adapter, m);
   auto merged = [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
     std::optional<std::vector<float>> values;

@@ -60,6 +60,11 @@ struct Dataset::Impl {
 
 DataOptions data_options(const DatasetOptions& options);
 
+// For work on this side of a device: as many as it has where it is the CPU, else all.
+inline int host_threads(const Backend& backend) {
+  return backend.runs_ahead() ? 0 : backend.info().threads;
+}
+
 // The prompt of a row's last trained turn and the answer that was trained, without stop tokens.
 // None for plain texts and for rows that were cut. `words` is the prompt without the template's
 // words, where the row kept it (Example::prompt).

@@ -184,7 +184,8 @@ void Model::attach_adapter(const std::string& path) {
   std::vector<float> params;
   auto adapter =
       std::make_shared<Adapter>(Adapter::load(path, adaptable_linears(impl_->config), params));
-  start_adapter(*adapter, impl_->config, *impl_->weights, false, params);
+  start_adapter(*adapter, impl_->config, *impl_->weights, false, params,
+                host_threads(impl_->backend()));
   Backend& backend = impl_->backend();
   BufferPtr buffer = backend.allocate(DType::kF32, adapter->param_count());
   backend.upload(*buffer, DType::kF32, 0, adapter->param_count(), params.data());

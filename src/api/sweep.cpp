@@ -8,6 +8,7 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
+#include "model/adapter_start.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
 #include "train/sweep.h"
@@ -45,23 +46,23 @@ void Sweep::Impl::check() const {
 void Sweep::Impl::join() {
   std::vector<const Adapter*> adapters;
   for (const auto& lane : lanes) {
-    if (lane->loss_maker())
+    bool in_blocks = lane->adapter->wholes().empty() && !lane->adapter->tokens();
+    for (const LoraModule& m : lane->adapter->modules()) in_blocks &= m.layer >= 0;
+    if (!in_blocks)
       fail(ErrorCode::kUnsupported,
-           "--sweep: several adapters at once train on the likelihood only");
-    bool plain = lane->adapter->wholes().empty() && !lane->adapter->tokens();
-    for (const LoraModule& m : lane->adapter->modules())
-      plain &= m.m_offset < 0 && m.a0_offset < 0 && m.layer >= 0;
-    if (!plain)
-      fail(ErrorCode::kUnsupported,
-           "--sweep: adapters that share a base are LoRA or rsLoRA on the blocks' linears; train "
-           "DoRA, PiSSA, embeddings and whole modules one after the other");
+           "--sweep: adapters that share a base are on the blocks' linears; train embeddings, the "
+           "head, token rows and whole modules one after the other");
     adapters.push_back(lane->adapter.get());
   }
   lead().trainable = std::make_shared<Trainable>(train_adapters(adapters));
   for (size_t k = 1; k < lanes.size(); ++k) lead().others.push_back(lanes[k].get());
   lead().choose_step();
   for (const auto& lane : lanes) {
-    if (lane.get() != &lead()) lane->forecast = lead().forecast;
+    if (lane.get() != &lead()) {
+      lane->forecast = lead().forecast;
+      lane->run_limits = lead().run_limits;
+      lane->plan_order = lead().plan_order;
+    }
     lane->forecast.updates = count_updates(lane->options, lane->train.rows_per_epoch());
   }
 }
@@ -80,7 +81,6 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
   impl_->check();
   for (auto& lane : impl_->lanes) {
     TrainOptions o = lane->options;
-    o.prefix_cache = "off";
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
     if (o.loss != "sft")
       fail(ErrorCode::kUnsupported, "--sweep trains its adapters with --loss sft; --loss ", o.loss,
@@ -96,7 +96,10 @@ Sweep& Sweep::operator=(Sweep&&) noexcept = default;
 
 std::string Sweep::plan() const { return print(impl_->lanes.front()->step->micro_plan()); }
 
-const Forecast& Sweep::forecast() const { return impl_->lanes.front()->forecast; }
+const Forecast& Sweep::forecast() const {
+  impl_->lead().forecast_time();
+  return impl_->lead().forecast;
+}
 
 TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) const {
   TrainCallbacks own;
@@ -116,17 +119,24 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   if (callbacks.on_message)
     for (const auto& lane : s.lanes)
       for (const std::string& line : lane->messages) callbacks.on_message(line);
-  if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   for (const auto& lane : s.lanes) lane->check_folder();
   s.lead().check_device();
+  const bool rehearsed = s.lead().can_rehearse();
+  if (!rehearsed || s.lead().free_step) s.lead().forecast_time();
 
   const int64_t process_bytes = current_memory_bytes();
   TrainStep& step = *s.lead().step;
+  for (const auto& lane : s.lanes)
+    start_adapter(*lane->adapter, m.config, *m.weights, lane->options.init_adapter.empty(),
+                  lane->start_params, host_threads(m.backend()));
   step.compile(m.backend(), *m.weights);
   std::vector<float> start;
   for (const auto& lane : s.lanes)
     start.insert(start.end(), lane->start_params.begin(), lane->start_params.end());
   step.set_params(start);
+  if (rehearsed) s.lead().rehearse_run(0);
+  if (callbacks.on_forecast) callbacks.on_forecast(forecast());
+  s.lead().open_prefix();
   JointStep joint(step);
   auto params_of = [&](size_t k) {
     const std::vector<float> params = joint.lane(k).params();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "api/report_text.h"
@@ -176,6 +177,8 @@ Json Trainer::Impl::identity() const {
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
   identify_loss(j);
+  j[kOrder] = plan_order;
+  j[kOrder]["packs"] = pack_key();
   return j;
 }
 
@@ -286,8 +289,9 @@ RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_byte
   setup.peak_gflops = m.backend().peak_gflops(m.weights->compute());
   // The plan's memory on top of what the process had: its code, the tokenizer, the data.
   setup.forecast_bytes = expected.peak_bytes + process_bytes;
-  setup.update_seconds = 1e-3 * expected.step_ms;
-  setup.eval_seconds = 1e-3 * expected.eval_ms;
+  setup.expected = {1e-3 * expected.step_ms, 1e-3 * expected.prefix_ms, 1e-3 * expected.eval_ms,
+                    1e-3 * expected.save_ms,
+                    expected.prefix_ms > 0 ? order().updates_per_epoch() : 0};
   setup.save_result = [this](const std::string& folder, std::span<const float> params) {
     save_result(folder, params);
   };
@@ -315,7 +319,10 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
-const Forecast& Trainer::forecast() const { return impl_->forecast; }
+const Forecast& Trainer::forecast() const {
+  impl_->forecast_time();
+  return impl_->forecast;
+}
 std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
 
 TrainResult Trainer::run(const TrainCallbacks& callbacks) {
@@ -323,20 +330,27 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Model::Impl& m = t.model->impl();
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
-  if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.check_folder();
   t.check_device();
+  const bool rehearsed = t.can_rehearse();
+  // What --memory costs is known by rates alone: the free plan is not there to be tried.
+  if (!rehearsed || t.free_step) t.forecast_time();
 
   const int64_t process_bytes = t.process_bytes();
   if (t.adapter)
-    start_adapter(*t.adapter, m.config, *m.weights, t.options.init_adapter.empty(), t.start_params);
+    start_adapter(*t.adapter, m.config, *m.weights, t.options.init_adapter.empty(), t.start_params,
+                  host_threads(m.backend()));
   t.step->compile(m.backend(), *m.weights);
-  t.open_prefix();
   t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
 
   std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
+  const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
+  const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
+  if (rehearsed) t.rehearse_run(answered.count());
+  if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
+  t.open_prefix();
 
   RunSetup setup = t.run_setup(t.forecast, process_bytes);
   setup.answer_prompts = [&t, &prompts] {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "api/report_text.h"
@@ -9,7 +8,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/rng.h"
-#include "train/probe.h"
+#include "train/checkpoint.h"
 
 namespace wick {
 
@@ -23,10 +22,6 @@ int64_t longest_row(const ExampleSet& set) {
 }
 
 bool keeps_best(const TrainOptions& o) { return o.keep_best || o.early_stop > 0; }
-
-// A checkpoint and its result on a common disk: bytes in a second, and what each takes whatever its
-// size.
-constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
 
 // What a compiled step holds beside its operands, measured.
 constexpr int64_t kProgramStepBytes = 800;
@@ -100,7 +95,7 @@ void Trainer::Impl::choose_step() {
   const PackLimits free = free_limits();
   forecast.blocks = m.config.layers - first_trained_block(*trainable, m.config);
   const int64_t least_blocks = options.grad_checkpoint ? forecast.blocks : 0;
-  std::unique_ptr<TrainStep> free_step = make_step(free, least_blocks);
+  free_step = make_step(free, least_blocks);
   StepForecast f = free_step->forecast(m.backend());
   forecast.recompute_blocks = least_blocks;
   const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
@@ -144,8 +139,42 @@ void Trainer::Impl::choose_step() {
   const int64_t results = keeps_best(options) ? 4 : 2;
   forecast.disk_bytes = results * f.params + f.moments;
   if (free_step) forecast.choice = describe_choice(free);
-  forecast_time(free_step.get());
   forecast.process_bytes = process_bytes();
+  run_limits = step->limits();
+  plan_order = describe_order();
+}
+
+// By what the checkpoint of another build is known: the plan without kept rows, which may change
+// with the memory that is free and do not change bits.
+Json Trainer::Impl::describe_order() const {
+  const Model::Impl& m = model->impl();
+  StepOptions options = step_options(step->limits(), forecast.recompute_blocks);
+  options.split_prefix = false;
+  const TrainStep whole(m.config, *m.weights, *trainable, options);
+  const Plan& plan = whole.micro_plan();
+  uint64_t kernels = 0;
+  for (const Plan* p : {&plan, &whole.update_plan(), &whole.score_plan()})
+    for (const Selection::Choice& choice : m.backend().select(*p).steps)
+      kernels = mix_key(kernels, name_key(choice.kernel));
+  uint64_t steps = name_key(print(plan));
+  for (int64_t size : step->sizes()) steps = mix_key(steps, static_cast<uint64_t>(size));
+  return {{"numerics", kNumerics},
+          {"plan", cat(mix_key(steps, name_key(print(whole.update_plan()))))},
+          {"kernels", cat(kernels)}};
+}
+
+// Of the rows in each pack of the first updates.
+std::string Trainer::Impl::pack_key() const {
+  constexpr int64_t kUpdates = 64;
+  const Order order = this->order();
+  uint64_t key = 0;
+  for (int64_t u = 0; u < std::min(kUpdates, order.updates_per_epoch()); ++u)
+    for (const Pack& pack :
+         pack_rows(train, order.update(u), run_limits, options.seed, 0, options.packing)) {
+      key = mix_key(key, pack.examples.size());
+      for (int64_t row : pack.examples) key = mix_key(key, static_cast<uint64_t>(row));
+    }
+  return cat(key);
 }
 
 // What the process takes beside the plan: what it has now, its programs, copies of the numbers
@@ -153,11 +182,14 @@ void Trainer::Impl::choose_step() {
 int64_t Trainer::Impl::process_bytes() const {
   const Model::Impl& m = model->impl();
   const bool embedded = m.folder.folder.empty() && m.weights->files() && !m.weights->loaded();
-  const int64_t copies = forecast.params * (2 + (keeps_best(options) ? 1 : 0)) + forecast.moments;
-  // What the probe has freed is not the run's.
+  // What a probe has freed is not the run's.
   release_free_memory();
-  return current_memory_bytes() + copies + kProgramStepBytes * step->program_steps() +
+  return current_memory_bytes() + copied_bytes() + kProgramStepBytes * step->program_steps() +
          (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
+}
+
+int64_t Trainer::Impl::copied_bytes() const {
+  return forecast.params * (2 + (keeps_best(options) ? 1 : 0)) + forecast.moments;
 }
 
 // What was chosen for --memory, in words. What it costs is forecast_time's.
@@ -229,8 +261,9 @@ void Trainer::Impl::plan_prefix() {
   if (automatic && count_updates(options, train.rows_per_epoch()) <= order().updates_per_epoch())
     return;
   int64_t tokens = 0;
-  for (const ExampleSet* set : {&train, valid ? &*valid : nullptr})
-    for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
+  for (const Impl* run : runs_of_other_data())
+    for (const ExampleSet* set : {&run->train, run->valid ? &*run->valid : nullptr})
+      for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
   const int64_t bytes =
       tokens * m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
   const bool in_memory = automatic || where == "memory";
@@ -244,6 +277,21 @@ void Trainer::Impl::plan_prefix() {
   forecast.prefix_blocks = below;
   forecast.prefix_bytes = std::min(bytes, budget);
   forecast.prefix_on_disk = !in_memory;
+}
+
+// The number of a run's data among those of a sweep.
+uint64_t Trainer::Impl::data_key() const {
+  return mix_key(train.fingerprint(), valid ? valid->fingerprint() : 0);
+}
+
+// This run and those of a sweep whose rows no run before has.
+std::vector<const Trainer::Impl*> Trainer::Impl::runs_of_other_data() const {
+  std::vector<const Impl*> runs = {this};
+  for (const Impl* other : others)
+    if (std::none_of(runs.begin(), runs.end(),
+                     [&](const Impl* run) { return run->data_key() == other->data_key(); }))
+      runs.push_back(other);
+  return runs;
 }
 
 // Of everything that a kept row's numbers depend on.
@@ -263,15 +311,22 @@ uint64_t Trainer::Impl::prefix_key() const {
       add(static_cast<uint64_t>(
           std::filesystem::last_write_time(file->path(), none).time_since_epoch().count()));
     }
-  add(train.fingerprint());
-  add(valid ? valid->fingerprint() : 0);
+  for (const Impl* run : runs_of_other_data()) add(run->data_key());
   add(static_cast<uint64_t>(forecast.prefix_blocks));
-  add(static_cast<uint64_t>(step->limits().tokens));
+  add(static_cast<uint64_t>(forecast.tokens_per_step));
   return key;
 }
 
 void Trainer::Impl::open_prefix() {
   if (!step->prefix()) return;
+  const std::vector<const Impl*> runs = runs_of_other_data();
+  auto data_of = [&](const Impl* run) {
+    const auto same = [&](const Impl* r) { return r->data_key() == run->data_key(); };
+    return static_cast<int32_t>(std::find_if(runs.begin(), runs.end(), same) - runs.begin());
+  };
+  std::vector<int32_t> data = {data_of(this)};
+  for (const Impl* other : others) data.push_back(data_of(other));
+  step->prefix()->set_data(std::move(data));
   if (!forecast.prefix_on_disk) {
     step->prefix()->keep_in(std::make_shared<PrefixStore>(forecast.prefix_bytes));
     return;
@@ -298,58 +353,6 @@ void Trainer::Impl::check_device() const {
                       report::count(fit.candidate.limits.tokens), " tokens")
                 : cat("the smallest plan takes ", report::bytes(fit.memory.total()),
                       what_would_fit(fit, usable)));
-}
-
-// `free_step`: the plan that --memory did not allow, if any.
-void Trainer::Impl::forecast_time(const TrainStep* free_step) {
-  const Order order = this->order();
-  const Model::Impl& m = model->impl();
-  if (m.backend().peak_gflops(m.weights->compute()) <= 0) return;
-  std::vector<Pack> packs;
-  const int64_t sampled = std::min<int64_t>(8, order.updates_per_epoch());
-  const auto start = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < sampled; ++i)
-    for (Pack& pack :
-         pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
-      packs.push_back(std::move(pack));
-  const std::chrono::duration<double> packing = std::chrono::steady_clock::now() - start;
-  const double attended = mean_attended(packs);
-  const SpeedProbe probe(
-      m.backend(), m.config, *m.weights, *trainable,
-      {step->limits(), attended, forecast.recompute, step->micro_flops(),
-       forecast.peak_bytes - forecast.weights, static_cast<float>(options.skip_below),
-       optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1)});
-  const double packs_per_update = static_cast<double>(packs.size()) / static_cast<double>(sampled);
-  double seconds = 0;
-  for (const Pack& pack : packs) seconds += probe.seconds(step->micro_plan(pack), attended);
-  forecast.step_ms = 1e3 * (packing.count() / static_cast<double>(sampled) +
-                            seconds / static_cast<double>(sampled) +
-                            probe.update_seconds(trainable->layout.size()));
-  if (free_step) {
-    // Both by the rates of one probe, so that its noise cancels.
-    auto update_seconds = [&](const TrainStep& s) {
-      const double each = probe.seconds(s.micro_plan(), attended) * pack_overhead(s.limits());
-      return each * fit_candidate(train, order, s.limits(), options.packing).packs;
-    };
-    forecast.time_factor = update_seconds(*step) / update_seconds(*free_step);
-  }
-  if (const PrefixCache* prefix = step->prefix())
-    forecast.prefix_ms = 1e3 * packs_per_update * probe.seconds(prefix->plan(), attended);
-  double evals = 0;
-  if (valid) {
-    const std::vector<Pack> held_out = valid_packs(*valid, options, step->limits());
-    forecast.eval_ms = 1e3 * static_cast<double>(held_out.size()) *
-                       probe.seconds(step->score_plan(), mean_attended(held_out));
-    evals = static_cast<double>(count_evals(options, forecast.updates));
-  }
-  forecast.cold_ms = 1e3 * probe.cold_seconds(forecast.peak_bytes - forecast.weights);
-  forecast.save_ms = 1e3 * (kSaveSeconds + static_cast<double>(forecast.disk_bytes) / kDiskRate);
-  forecast.total_seconds =
-      1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals +
-              forecast.cold_ms +
-              forecast.save_ms * static_cast<double>(count_saves(options, forecast.updates)) +
-              forecast.prefix_ms *
-                  static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
 }
 
 }  // namespace wick

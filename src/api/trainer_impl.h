@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands behind Trainer: trainer_data.cpp reads the rows, trainer_fit.cpp chooses the step
-// that fits and forecasts it, trainer.cpp declares what is trained, runs it and saves the result.
+// that fits, trainer_time.cpp forecasts how long it takes, trainer.cpp declares what is trained,
+// runs it and saves the result.
 #pragma once
 
 #include "api/internal.h"
 #include "train/fit.h"
 #include "train/preference.h"
+#include "train/rehearsal.h"
 #include "train/run.h"
 
 namespace wick {
@@ -25,9 +27,14 @@ struct Trainer::Impl {
   std::shared_ptr<const Adapter> reference_adapter;
   std::optional<ReferenceModel> reference;
   std::unique_ptr<TrainStep> step;
+  std::unique_ptr<TrainStep> free_step;  // what --memory did not allow; null: it did
+  // How updates are computed (kOrder of a checkpoint), but for the packs.
+  Json plan_order;
+  PackLimits run_limits;  // of the step; of a sweep's other runs, too
   // The other runs of a sweep; `trainable` and `step` are then those of all together.
   std::vector<const Impl*> others;
   Forecast forecast;
+  bool timed = false;                 // the forecast has seconds
   std::vector<std::string> messages;  // for on_message, before the first step
 
   // Checks the options, reads the rows, declares what is trained.
@@ -50,13 +57,24 @@ struct Trainer::Impl {
   PackLimits least_limits() const;
   PackLimits free_limits() const;
   Fit fit_within(int64_t memory_bytes) const;
-  void forecast_time(const TrainStep* free_step);
+  // trainer_time.cpp. By a part of the model, from its shape alone; does nothing a second time.
+  void forecast_time();
+  // Whether the run is long enough, or so quick, that its own step may be tried before it.
+  bool can_rehearse() const;
+  // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
+  void rehearse_run(double answer_seconds);
+  struct FirstPacks;
+  FirstPacks first_packs() const;
+  void set_times(const RunTimes& times, double packing_seconds);
   std::string describe_choice(const PackLimits& free) const;
   std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
   // Throws: kOutOfMemory where the device has not what the run will take.
   void check_device() const;
   int64_t process_bytes() const;
+  int64_t copied_bytes() const;  // while a checkpoint is written
   void plan_prefix();
+  uint64_t data_key() const;
+  std::vector<const Impl*> runs_of_other_data() const;
   uint64_t prefix_key() const;
   // Gives the step the place where rows are kept. Throws: kIo.
   void open_prefix();
@@ -70,6 +88,8 @@ struct Trainer::Impl {
   LossMaker loss_maker() const;
   void identify_loss(Json& identity) const;
   Json identity() const;
+  Json describe_order() const;
+  std::string pack_key() const;
   void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.
   std::vector<PromptAndAnswer> sample_prompts() const;

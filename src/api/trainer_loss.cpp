@@ -44,8 +44,6 @@ void Trainer::Impl::check_loss() {
   if (o.loss == "sft") return;
   if (o.loss == "distill") {
     if (o.teacher.empty()) refuse("--loss distill needs --teacher: the folder of a model");
-    if (o.fine_tune_type == "full")
-      refuse("--loss distill trains an adapter; leave --fine-tune-type full out");
     in_range("distill-temperature", o.distill_temperature, 0.01, 100.0);
     in_range("distill-alpha", o.distill_alpha, 0.0, 1.0);
     return;
@@ -62,10 +60,6 @@ void Trainer::Impl::check_loss() {
     refuse(
         "--loss kto compares the answers of an update with each other: --batch-size times "
         "--grad-accumulation-steps must be at least 2");
-  // A row's prefix is kept by its index, and a preference asks for other rows between.
-  if (o.prefix_cache != "off" && o.prefix_cache != "auto")
-    refuse(cat("--prefix-cache ", o.prefix_cache, " is not for --loss ", o.loss, "; leave it out"));
-  o.prefix_cache = "off";
   // The mask is what says where an answer begins.
   o.dataset.mask_prompt = true;
 }
@@ -126,7 +120,8 @@ void Trainer::Impl::open_reference() {
       if (e.name.find("lm_head") != std::string::npos || e.name.find("embed") != std::string::npos)
         fail(ErrorCode::kInvalidArgument,
              "--loss distill compares through the model's own head, and ", e.name,
-             " would change it; train the linears of the blocks only");
+             " would change it; train the linears of the blocks only, or with --fine-tune-type "
+             "full the last blocks (--num-layers N)");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
     return;
   }

@@ -100,7 +100,8 @@ std::function<int()> declare_train(Args& args) {
       "trains an adapter, and writes it with report.html to --adapter-path in the format of PEFT. "
       "Ctrl-C saves and says how to go on.";
   args.json =
-      "One object per event. forecast: peak_bytes, step_ms, eval_ms, save_ms, cold_ms, weights, "
+      "One object per event. forecast: peak_bytes, step_ms, eval_ms, save_ms, cold_ms, prepare_ms, "
+      "weights, "
       "params, gradients, "
       "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
       "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "

@@ -58,6 +58,7 @@ Json forecast_json(const Forecast& f) {
           {"eval_ms", f.eval_ms},
           {"save_ms", f.save_ms},
           {"cold_ms", f.cold_ms},
+          {"prepare_ms", f.prepare_ms},
           {"weights", f.weights},
           {"params", f.params},
           {"gradients", f.gradients},
@@ -137,6 +138,8 @@ std::string forecast_table(const Forecast& f) {
     say("the run",
         plural(f.updates, "update") +
             (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
+  if (f.prepare_ms > 0)
+    say("the reference", cat("reads all rows first, about ", format_seconds(1e-3 * f.prepare_ms)));
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
                            f.prefix_blocks, " frozen blocks, whose outputs are kept"));

@@ -103,9 +103,12 @@ class PackWriter {
     const Example& example = dataset_[row];
     uint64_t key = mix_key(key_, static_cast<uint64_t>(row));
     if (copy > 0) key = mix_key(key, static_cast<uint64_t>(copy));
+    const int64_t start = pack.used_tokens;
     for_sequences(example,
                   [&](size_t first, size_t length) { append(pack, example, first, length, key); });
     pack.examples.push_back(row);
+    pack.slots.push_back(
+        {static_cast<int32_t>(start), static_cast<int32_t>(pack.used_tokens - start)});
   }
 
  private:

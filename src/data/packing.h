@@ -44,6 +44,12 @@ struct Pack {
   std::vector<uint8_t> marks;
   static constexpr uint8_t kRejected = 4;
   std::vector<int64_t> examples;  // indices into the data set
+  // By row of `examples`, ascending: the slots that all its sequences take together.
+  struct Slots {
+    int32_t first = 0, count = 0;
+  };
+  std::vector<Slots> slots;
+  std::vector<int32_t> lanes;  // by row of `examples`, where packs were joined; empty: one lane
   int64_t used_tokens = 0, used_targets = 0;
 };
 

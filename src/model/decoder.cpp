@@ -57,9 +57,12 @@ class Weights {
     bool scaled = false;
     for (size_t i = 0; i < parts.size(); ++i) {
       l.parts.push_back({prefix + parts[i], spec.parts[i].shape[0]});
-      const Adapter* adapter = context_.adapter.adapter;
-      const LoraModule* module = adapter ? adapter->find(l.parts.back().module) : nullptr;
-      scaled |= module && module->m_offset >= 0;
+      auto look = [&](const Adapter* adapter) {
+        const LoraModule* module = adapter ? adapter->find(l.parts.back().module) : nullptr;
+        scaled |= module && module->m_offset >= 0;
+      };
+      look(context_.adapter.adapter);
+      for (const nn::AdapterBinding& lane : context_.adapter.lanes) look(lane.adapter);
     }
     if (scaled) l.squares = context_.squares(spec);
     return l;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/decoder_plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace wick {
@@ -52,7 +53,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
       context_.adapter.count = r.weight("count", {ranks}, DType::kI32);
     }
   }
-  if (!options.source.lanes.empty()) add_lanes();
+  if (!options.source.lanes.empty()) add_lanes(weights.compute());
   if (options.cache_rows > 0) {
     context_.cache_rows = row("cache_rows", 3);
     for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -92,18 +93,31 @@ ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
   return nn::head(recorder_, context_.adapter, "lm_head", head_, x, targets, attr);
 }
 
-void DecoderPlan::add_lanes() {
+void DecoderPlan::add_lanes(DType compute) {
   const std::vector<const Adapter*>& lanes = options_.source.lanes;
   const int64_t rows = options_.tokens / static_cast<int64_t>(lanes.size());
-  bool drops = false;
-  for (const Adapter* lane : lanes)
-    for (const LoraModule& m : lane->modules()) drops |= m.dropout > 0;
+  bool drops = false, dora = false;
+  int64_t most_ranks = 0;
+  for (const Adapter* lane : lanes) {
+    int64_t ranks = 0;
+    for (const LoraModule& m : lane->modules()) {
+      drops |= m.dropout > 0;
+      ranks += m.rank;
+    }
+    dora |= lane->options().dora;
+    most_ranks = std::max(most_ranks, ranks);
+  }
   nn::AdapterBinding& all = context_.adapter;
   if (drops && options_.training)
     all.keys = recorder_.feed("keys", {options_.tokens, 2}, DType::kI32);
+  if (dora && compute != DType::kF32)
+    all.count = recorder_.weight("count", {most_ranks}, DType::kI32);
   int64_t offset = 0;
   for (size_t k = 0; k < lanes.size(); ++k) {
     nn::AdapterBinding lane;
+    lane.count = all.count;
+    if (const auto frozen = static_cast<int64_t>(lanes[k]->frozen().size()); frozen > 0)
+      lane.frozen = recorder_.weight(cat("adapter.frozen.", k), {frozen}, DType::kF32);
     const int64_t count = lanes[k]->param_count();
     lane.adapter = lanes[k];
     lane.params = recorder_.flat(all.params, offset, {count}, cat("params.", k));
@@ -136,6 +150,8 @@ Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {
   put(context_.rope_table, DType::kF32, rope_table(config_, options_.positions));
   if (context_.adapter.frozen != kNone)
     put(context_.adapter.frozen, DType::kF32, options_.source.adapter->frozen());
+  for (const nn::AdapterBinding& lane : context_.adapter.lanes)
+    if (lane.frozen != kNone) put(lane.frozen, DType::kF32, lane.adapter->frozen());
   if (context_.adapter.count != kNone) {
     std::vector<int32_t> count(
         static_cast<size_t>(plan_.value(context_.adapter.count).shape.elements()));

@@ -57,7 +57,7 @@ class DecoderPlan {
 
   // [T, D], behind the last norm, or the residual stream of a part that ends below it.
   ValueId hidden() const { return hidden_; }
-  ValueId head_weight() const { return head_; }               // kNone for such a part
+  ValueId head_weight() const { return head_; }  // kNone for such a part
   // Behind the hidden rows x [M, D], with an adapter's share: logits f32 [M, V], or the
   // log-probabilities [M] of targets.
   ValueId logits(ValueId x);
@@ -71,7 +71,7 @@ class DecoderPlan {
   Bindings bind(Backend& backend, ModelWeights& weights) const;
 
  private:
-  void add_lanes();
+  void add_lanes(DType compute);
 
   ModelConfig config_;
   DecoderPlanOptions options_;

@@ -2,6 +2,7 @@
 #include "nn/linear.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "plan/head_pair.h"
 
@@ -25,6 +26,21 @@ std::vector<Adapted> adapted_parts(const AdapterBinding& binding, const Linear& 
   return adapted;
 }
 
+// z = y in the columns [begin, end), which are whole parts: each by itself, as their gradients are
+// made.
+void take_parts(Recorder& r, const Linear& l, ValueId y, ValueId z, int64_t begin, int64_t end) {
+  int64_t first = 0;
+  for (const Linear::Part& part : l.parts) {
+    if (first >= begin && first + part.rows <= end)
+      r.append({Op::kScale,
+                Dir::kForward,
+                {r.cols(y, first, first + part.rows)},
+                {{r.cols(z, first, first + part.rows)}},
+                ScaleAttr{1.0f}});
+    first += part.rows;
+  }
+}
+
 class AdaptedLinear {
  public:
   AdaptedLinear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x,
@@ -32,23 +48,43 @@ class AdaptedLinear {
       : r_(r), binding_(binding), l_(l), x_(x), adapted_(std::move(adapted)) {}
 
   ValueId record() {
-    if (adapted_.front().module->m_offset >= 0) return drops() ? scaled_with_dropout() : scaled();
+    if (has_magnitudes()) return drops() ? scaled_with_dropout() : scaled();
     ValueId y = product(true);
     add_to(y);
     return y;
   }
 
-  // Onto the product y of x, where there are no magnitudes.
+  bool has_magnitudes() const { return adapted_.front().module->m_offset >= 0; }
+
+  // Onto the product y of x; where there are magnitudes, before scale_into().
   void add_to(ValueId y) {
     const LoraModule& first = *adapted_.front().module;
-    if (first.m_offset >= 0)
+    if (has_magnitudes() && drops())
       fail(ErrorCode::kUnsupported, first.module,
-           ": DoRA is trained by one adapter at a time; leave --dora or the others out");
+           ": DoRA with dropout is trained by one adapter at a time; leave --lora-dropout or the "
+           "others out");
     if (drops())
       add_dropped(y);
     else
       add_pairs(y);
     if (first.a0_offset >= 0) take_start(y);
+  }
+
+  // z = y with its magnitudes in place of the rows' norms; as y is where nothing is adapted.
+  void scale_into(ValueId y, ValueId z) {
+    const std::vector<ValueId> norm = norms();
+    int64_t row = 0;
+    for (size_t i = 0; i < adapted_.size(); ++i) {
+      const Adapted& p = adapted_[i];
+      take_parts(r_, l_, y, z, row, p.first_row);
+      r_.append({Op::kColumnScale,
+                 Dir::kForward,
+                 {columns(y, p), magnitudes(*p.module), norm[i]},
+                 {{columns(z, p)}},
+                 {}});
+      row = p.first_row + p.module->out;
+    }
+    take_parts(r_, l_, y, z, row, r_.plan().value(y).shape.cols());
   }
 
  private:
@@ -150,29 +186,9 @@ class AdaptedLinear {
   ValueId scaled() {
     ValueId y = product(false);
     add_pairs(y);
-    const std::vector<ValueId> norm = norms();
     const Value of = r_.plan().value(y);
     ValueId z = r_.temp(of.name + ".scaled", of.shape, of.dtype);
-    auto fill = [&](int64_t begin, int64_t end) {
-      if (begin < end)
-        r_.append({Op::kScale,
-                   Dir::kForward,
-                   {r_.cols(y, begin, end)},
-                   {{r_.cols(z, begin, end)}},
-                   ScaleAttr{1.0f}});
-    };
-    int64_t row = 0;
-    for (size_t i = 0; i < adapted_.size(); ++i) {
-      const Adapted& p = adapted_[i];
-      fill(row, p.first_row);
-      r_.append({Op::kColumnScale,
-                 Dir::kForward,
-                 {columns(y, p), magnitudes(*p.module), norm[i]},
-                 {{columns(z, p)}},
-                 {}});
-      row = p.first_row + p.module->out;
-    }
-    fill(row, of.shape.cols());
+    scale_into(y, z);
     return l_.bias != kNone ? r_.bias(z, l_.bias) : z;
   }
 
@@ -212,20 +228,44 @@ class AdaptedLinear {
   std::vector<Adapted> adapted_;
 };
 
+// The base's product of all rows, and each lane's change of its own.
+ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
+  std::vector<std::optional<AdaptedLinear>> lanes(binding.lanes.size());
+  bool scaled = false;
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    const AdapterBinding& lane = binding.lanes[k];
+    std::vector<Adapted> adapted = adapted_parts(lane, l);
+    if (adapted.empty()) continue;
+    lanes[k].emplace(r, lane, l, r.rows(x, lane.first_row, lane.first_row + lane.row_count),
+                     std::move(adapted));
+    scaled |= lanes[k]->has_magnitudes();
+  }
+  auto rows_of = [&](ValueId v, size_t k) {
+    const AdapterBinding& lane = binding.lanes[k];
+    return r.rows(v, lane.first_row, lane.first_row + lane.row_count);
+  };
+  ValueId y = r.linear(x, l.w);
+  if (!scaled && l.bias != kNone) y = r.bias(y, l.bias);
+  for (size_t k = 0; k < lanes.size(); ++k)
+    if (lanes[k]) lanes[k]->add_to(rows_of(y, k));
+  if (!scaled) return y;
+  const Value of = r.plan().value(y);
+  ValueId z = r.temp(of.name + ".scaled", of.shape, of.dtype);
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    if (lanes[k] && lanes[k]->has_magnitudes())
+      lanes[k]->scale_into(rows_of(y, k), rows_of(z, k));
+    else
+      take_parts(r, l, rows_of(y, k), rows_of(z, k), 0, of.shape.cols());
+  }
+  return l.bias != kNone ? r.bias(z, l.bias) : z;
+}
+
 }  // namespace
 
 ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
   if (std::vector<Adapted> adapted = adapted_parts(binding, l); !adapted.empty())
     return AdaptedLinear(r, binding, l, x, std::move(adapted)).record();
-  ValueId y = r.linear(x, l.w);
-  if (l.bias != kNone) y = r.bias(y, l.bias);
-  for (const AdapterBinding& lane : binding.lanes) {
-    const int64_t first = lane.first_row, end = first + lane.row_count;
-    if (std::vector<Adapted> adapted = adapted_parts(lane, l); !adapted.empty())
-      AdaptedLinear(r, lane, l, r.rows(x, first, end), std::move(adapted))
-          .add_to(r.rows(y, first, end));
-  }
-  return y;
+  return with_lanes(r, binding, l, x);
 }
 
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,

@@ -34,7 +34,7 @@ struct AdapterBinding {
   ValueId count = kNone;
   bool tied = false;  // the head's weight is the embedding's table
 
-  // Several adapters of plain pairs in place of `adapter`, each for its own rows of x.
+  // Several adapters in place of `adapter`, each for its own rows of x: of linears alone.
   std::vector<AdapterBinding> lanes = {};
   int64_t first_row = 0, row_count = 0;  // of a lane
 };

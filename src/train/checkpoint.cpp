@@ -147,12 +147,27 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
 std::vector<std::string> differences(const Json& was, const Json& now) {
   std::vector<std::string> found;
   for (const auto& [key, value] : now.items()) {
-    if (!was.contains(key) || was[key] == value) continue;
+    if (key == kOrder || !was.contains(key) || was[key] == value) continue;
     found.push_back(cat(key, ": was ", dump_json(was[key]), ", is now ", dump_json(value)));
   }
   for (const auto& [key, value] : was.items())
-    if (!now.contains(key))
+    if (key != kOrder && !now.contains(key))
       found.push_back(cat(key, ": was ", dump_json(value), ", is now absent"));
+  return found;
+}
+
+std::vector<std::string> order_differences(const Json& was, const Json& now) {
+  if (!now.contains(kOrder)) return {};
+  if (!was.contains(kOrder)) return {"it does not say how its updates were computed"};
+  const Json &a = was[kOrder], &b = now[kOrder];
+  std::vector<std::string> found;
+  auto compare = [&](const char* key, const char* what) {
+    if (!a.contains(key) || !b.contains(key) || a[key] != b[key]) found.push_back(what);
+  };
+  compare("numerics", "the arithmetic of kernels or random numbers is another");
+  compare("plan", "an update has other steps");
+  compare("kernels", "other kernels compute them");
+  compare("packs", "rows are laid into other packs");
   return found;
 }
 

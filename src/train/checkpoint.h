@@ -40,7 +40,16 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder);
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder);
 
 // Every member whose value differs, as "name: was …, is now …". A member that the older one does
-// not have, because it was written by an older wick, is no difference.
+// not have, because it was written by an older wick, is no difference. kOrder is not looked at.
 std::vector<std::string> differences(const Json& was, const Json& now);
+
+// The member that says how a build of wick computes a run whose options and data are the same:
+// numerics, and keys of the plan's steps, of their kernels and of the packs.
+constexpr const char* kOrder = "order";
+// To be raised with every change of a kernel or of a random number that changes bits without
+// changing the plan, a kernel's name or the packs.
+constexpr int64_t kNumerics = 1;
+// What of it differs, a sentence each.
+std::vector<std::string> order_differences(const Json& was, const Json& now);
 
 }  // namespace wick

@@ -25,6 +25,8 @@ class DistillLoss final : public Loss {
                  int64_t positions) override;
   MemoryForecast forecast(const Backend& backend) const override;
   void compile(Backend& backend, Bindings& bindings) override;
+  Passes passes() const override { return {0, 1, 0, 0}; }
+  const Plan* beside_plan() const override { return &teacher_->plan(); }
   void feed(Program& program, const Pack& pack, float weight) override;
   EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) override;
 

@@ -29,6 +29,21 @@ class Loss {
 
   // Once, while the parameters are those of the start.
   virtual void prepare(TrainStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
+  // In place of prepare() while a run is timed (train/rehearsal.h): sizes as there, any numbers.
+  virtual void rehearse(const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
+  // Packs that prepare() asks a model for, and one such question.
+  virtual int64_t count_asked(const ExampleSet& /*train*/, const ExampleSet* /*valid*/) const {
+    return 0;
+  }
+  virtual void ask(TrainStep&, const Pack&) {}
+  // For a forecast without running: forward passes over each pack beside the training plan, of the
+  // trained model and of the one beside it, in an update and at a look at held-out rows.
+  struct Passes {
+    double own = 0, beside = 0, eval_own = 0, eval_beside = 0;
+  };
+  virtual Passes passes() const { return {}; }
+  // Of the model beside; null: the trained one is asked.
+  virtual const Plan* beside_plan() const { return nullptr; }
   // What the mean over an update counts in this pack: tokens, pairs, answers.
   virtual int64_t count(const Pack& pack) const { return pack.used_targets; }
   // Before the packs of an update.

@@ -102,36 +102,70 @@ void PreferenceLoss::compile(Backend& backend, Bindings&) {
   reference_->compile(backend, *options_.reference->weights, buffer, nullptr);
 }
 
-void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp) {
+void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp,
+                                   RowSet set) {
   if (reference_)
     reference_->score(pack, logp);
   else
-    step.evaluate(pack, logp);
+    step.score(pack, logp, set);
 }
 
-std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& set) {
-  std::vector<float> sums(2 * static_cast<size_t>(set.size()), 0.0f);
-  if (!options_.uses_reference) return sums;
-  std::vector<float> logp(static_cast<size_t>(limits_.targets));
+template <typename F>
+void PreferenceLoss::for_packs(const ExampleSet& set, const F& f) const {
   for (int64_t first = 0; first < set.size(); first += kRowsAtOnce) {
     std::vector<int64_t> rows(static_cast<size_t>(std::min(kRowsAtOnce, set.size() - first)));
     std::iota(rows.begin(), rows.end(), first);
-    for (const Pack& pack : pack_rows(set, rows, limits_, options_.seed, 0, options_.packing)) {
-      ask_reference(step, pack, logp);
-      const Sums made = sum_sequences(pack, logp);
-      for (size_t s = 0; s < made.logp.size(); ++s)
-        sums[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2] =
-            static_cast<float>(made.logp[s]);
-    }
+    for (const Pack& pack : pack_rows(set, rows, limits_, options_.seed, 0, options_.packing))
+      f(pack);
   }
+}
+
+std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& rows,
+                                                  RowSet set) {
+  std::vector<float> sums(2 * static_cast<size_t>(rows.size()), 0.0f);
+  if (!options_.uses_reference) return sums;
+  std::vector<float> logp(static_cast<size_t>(limits_.targets));
+  for_packs(rows, [&](const Pack& pack) {
+    ask_reference(step, pack, logp, set);
+    const Sums made = sum_sequences(pack, logp);
+    for (size_t s = 0; s < made.logp.size(); ++s)
+      sums[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2] =
+          static_cast<float>(made.logp[s]);
+  });
   return sums;
+}
+
+void PreferenceLoss::rehearse(const ExampleSet& train, const ExampleSet* valid) {
+  train_ = &train;
+  valid_ = valid;
+  train_sums_.assign(2 * static_cast<size_t>(train.size()), 0.0f);
+  if (valid) valid_sums_.assign(2 * static_cast<size_t>(valid->size()), 0.0f);
+}
+
+int64_t PreferenceLoss::count_asked(const ExampleSet& train, const ExampleSet* valid) const {
+  int64_t packs = 0;
+  if (!options_.uses_reference) return packs;
+  for_packs(train, [&](const Pack&) { ++packs; });
+  if (valid) for_packs(*valid, [&](const Pack&) { ++packs; });
+  return packs;
+}
+
+void PreferenceLoss::ask(TrainStep& step, const Pack& pack) {
+  std::vector<float> logp(static_cast<size_t>(limits_.targets));
+  ask_reference(step, pack, logp, RowSet::kNone);
+}
+
+Loss::Passes PreferenceLoss::passes() const {
+  if (!is(Compare::kKto)) return {};
+  const double asked = options_.uses_reference ? 1 : 0;
+  return {1, asked, 1, asked};
 }
 
 void PreferenceLoss::prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) {
   train_ = &train;
   valid_ = valid;
-  train_sums_ = reference_sums(step, train);
-  if (valid) valid_sums_ = reference_sums(step, *valid);
+  train_sums_ = reference_sums(step, train, RowSet::kTrain);
+  if (valid) valid_sums_ = reference_sums(step, *valid, RowSet::kHeldOut);
 }
 
 int64_t PreferenceLoss::count(const Pack& pack) const {
@@ -153,9 +187,9 @@ double PreferenceLoss::estimate_divergence(TrainStep& step, const ExampleSet& se
   std::vector<float> logp(static_cast<size_t>(limits_.targets)), reference = logp;
   double sum = 0;
   for (const Pack& pack : pack_rows(others, all, limits_, options_.seed, 0, options_.packing)) {
-    step.evaluate(pack, logp);
+    step.score(pack, logp, RowSet::kNone);
     std::fill(reference.begin(), reference.end(), 0.0f);
-    if (options_.uses_reference) ask_reference(step, pack, reference);
+    if (options_.uses_reference) ask_reference(step, pack, reference, RowSet::kNone);
     for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
       sum += static_cast<double>(logp[m]) - static_cast<double>(reference[m]);
   }

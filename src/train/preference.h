@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "train/loss.h"
+#include "train/prefix_cache.h"
 
 namespace wick {
 
@@ -44,6 +45,11 @@ class PreferenceLoss final : public Loss {
   MemoryForecast forecast(const Backend& backend) const override;
   void compile(Backend& backend, Bindings& bindings) override;
   void prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) override;
+  void rehearse(const ExampleSet& train, const ExampleSet* valid) override;
+  int64_t count_asked(const ExampleSet& train, const ExampleSet* valid) const override;
+  void ask(TrainStep& step, const Pack& pack) override;
+  Passes passes() const override;
+  const Plan* beside_plan() const override { return reference_ ? &reference_->plan() : nullptr; }
   int64_t count(const Pack& pack) const override;
   void begin_update(TrainStep& step, std::span<const Pack> packs) override;
   void feed(Program& program, const Pack& pack, float weight) override;
@@ -57,8 +63,11 @@ class PreferenceLoss final : public Loss {
 
  private:
   bool is(PreferenceAttr::Kind kind) const { return options_.attr.kind == kind; }
-  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp);
-  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& set);
+  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp, RowSet set);
+  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& rows, RowSet set);
+  // f(pack) for all rows of a set, some of them at a time.
+  template <typename F>
+  void for_packs(const ExampleSet& set, const F& f) const;
   double estimate_divergence(TrainStep& step, const ExampleSet& set, std::span<const Pack> packs);
 
   PreferenceOptions options_;

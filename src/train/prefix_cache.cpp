@@ -7,25 +7,6 @@
 
 namespace wick {
 
-namespace {
-
-struct Part {
-  int64_t example = 0, first = 0, tokens = 0;  // of the slots
-};
-
-// Which slots each row of a pack has: a row starts where its position is 0.
-std::vector<Part> parts_of(const Pack& pack) {
-  std::vector<Part> parts;
-  for (int64_t t = 0; t < pack.used_tokens; ++t) {
-    if (pack.positions[static_cast<size_t>(t)] == 0)
-      parts.push_back({pack.examples[parts.size()], t, 0});
-    ++parts.back().tokens;
-  }
-  return parts;
-}
-
-}  // namespace
-
 PrefixCache::PrefixCache(const ModelConfig& config, const ModelWeights& weights,
                          const PackLimits& limits, int64_t positions, int64_t blocks) {
   DecoderPlanOptions o;
@@ -48,15 +29,21 @@ void PrefixCache::compile(Backend& backend, ModelWeights& weights, BufferPtr are
   program_ = backend.compile(plan_->plan(), plan_->bind(backend, weights), std::move(arena));
 }
 
-std::span<const std::byte> PrefixCache::rows(const Pack& pack, int32_t set) {
+std::span<const std::byte> PrefixCache::rows(const Pack& pack, RowSet set) {
   const auto size = static_cast<size_t>(token_bytes());
-  const std::vector<Part> parts = parts_of(pack);
-  auto slots = [&](const Part& p) {
-    return std::span<std::byte>(stream_).subspan(static_cast<size_t>(p.first) * size,
-                                                 static_cast<size_t>(p.tokens) * size);
+  const size_t count = pack.slots.size();
+  auto slots = [&](size_t i) {
+    return std::span<std::byte>(stream_).subspan(static_cast<size_t>(pack.slots[i].first) * size,
+                                                 static_cast<size_t>(pack.slots[i].count) * size);
   };
-  bool complete = store_ != nullptr;
-  for (const Part& p : parts) complete = complete && store_->get({set, p.example}, slots(p));
+  auto key = [&](size_t i) {
+    const auto lane = static_cast<size_t>(pack.lanes.empty() ? 0 : pack.lanes[i]);
+    const int32_t data = lane < data_of_lane_.size() ? data_of_lane_[lane] : 0;
+    return PrefixStore::Key{2 * data + static_cast<int32_t>(set), pack.examples[i]};
+  };
+  const bool keeps = store_ && set != RowSet::kNone;
+  bool complete = keeps;
+  for (size_t i = 0; i < count; ++i) complete = complete && store_->get(key(i), slots(i));
   if (complete) {
     ++gathered_;
   } else {
@@ -65,11 +52,17 @@ std::span<const std::byte> PrefixCache::rows(const Pack& pack, int32_t set) {
     program_->run();
     program_->wait();
     program_->read(plan_->hidden(), stream_.data(), stream_.size());
-    for (const Part& p : parts)
-      if (store_) store_->put({set, p.example}, slots(p));
+    for (size_t i = 0; keeps && i < count; ++i) store_->put(key(i), slots(i));
   }
-  const auto used = static_cast<ptrdiff_t>(static_cast<size_t>(pack.used_tokens) * size);
-  std::fill(stream_.begin() + used, stream_.end(), std::byte{0});
+  // Rows lie in the order of their slots.
+  size_t used = 0;
+  for (size_t i = 0; i <= count; ++i) {
+    const size_t first =
+        i < count ? static_cast<size_t>(pack.slots[i].first) * size : stream_.size();
+    std::fill(stream_.begin() + static_cast<ptrdiff_t>(used),
+              stream_.begin() + static_cast<ptrdiff_t>(first), std::byte{0});
+    if (i < count) used = first + static_cast<size_t>(pack.slots[i].count) * size;
+  }
   return stream_;
 }
 

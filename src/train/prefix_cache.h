@@ -17,6 +17,9 @@
 
 namespace wick {
 
+// Of which data set the rows of a pack are. Rows of none, made for the moment, are not kept.
+enum class RowSet : int32_t { kTrain = 0, kHeldOut = 1, kNone = -1 };
+
 class PrefixCache {
  public:
   // Records only. `blocks` > 0 of the model are below.
@@ -33,9 +36,13 @@ class PrefixCache {
   void keep_in(std::shared_ptr<PrefixStore> store) { store_ = std::move(store); }
   const PrefixStore* store() const { return store_.get(); }
 
-  // The stream of a pack's slots, [T, D], until the next call; zero where a slot is unused. `set`
-  // tells the data sets of a run apart. Requires compile().
-  std::span<const std::byte> rows(const Pack& pack, int32_t set);
+  // Of each lane (Pack::lanes) which data it has: lanes with the same number share their rows.
+  // Without this all do.
+  void set_data(std::vector<int32_t> of_lane) { data_of_lane_ = std::move(of_lane); }
+
+  // The stream of a pack's slots, [T, D], until the next call; zero where a slot is unused.
+  // Requires compile().
+  std::span<const std::byte> rows(const Pack& pack, RowSet set);
 
   // Packs that were gathered, and packs that had to be computed.
   int64_t gathered() const { return gathered_; }
@@ -45,6 +52,7 @@ class PrefixCache {
   std::unique_ptr<DecoderPlan> plan_;
   std::unique_ptr<Program> program_;
   std::shared_ptr<PrefixStore> store_;
+  std::vector<int32_t> data_of_lane_;
   std::vector<std::byte> stream_;
   int64_t gathered_ = 0, computed_ = 0;
 };

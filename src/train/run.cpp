@@ -74,14 +74,15 @@ TrainRun::TrainRun(RunStep& step, RunSetup setup)
       order_(*setup_.train, rows_per_update(setup_.options), setup_.options.seed,
              setup_.options.shuffle),
       updates_(count_updates(setup_.options, setup_.train->rows_per_epoch())),
-      schedule_(make_schedule(setup_.options, updates_)) {
+      schedule_(make_schedule(setup_.options, updates_)),
+      time_left_(setup_.expected),
+      started_(now_seconds()) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
   if (Loss* kind = step_.loss_kind()) kind->prepare(whole(step_), *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
 }
 
 EvalReport TrainRun::evaluate(int64_t step) {
-  const double start = now_seconds();
   Loss* kind = step_.loss_kind();
   EvalReport e =
       kind ? kind->evaluate(whole(step_), valid_packs_) : evaluate_likelihood(step_, valid_packs_);
@@ -96,8 +97,6 @@ EvalReport TrainRun::evaluate(int64_t step) {
       setup_.save_result(setup_.options.adapter_path + "/best", best_params_);
     }
   }
-  eval_sum_ += now_seconds() - start;
-  ++evals_done_;
   return e;
 }
 
@@ -145,29 +144,18 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   for (const Pack& pack : packs) window_flops_ += step_.pack_flops(pack);
   const double seconds = now_seconds() - start;
   window_seconds_ += seconds;
-  update_sum_ += seconds;
-  ++updates_done_;
+  time_left_.update_took(index, seconds);
   return loss;
 }
 
 double TrainRun::seconds_so_far() const { return earlier_seconds_ + now_seconds() - started_; }
 
-// The forecast counts as much as its first few measurements, so that the first line is no guess and
-// the later ones are what was measured.
 double TrainRun::seconds_left(int64_t step) const {
-  auto expected = [](double forecast, double sum, int64_t count) {
-    const double weight = forecast > 0 ? 3 : 0;
-    const double n = static_cast<double>(count) + weight;
-    return n > 0 ? (weight * forecast + sum) / n : 0;
-  };
-  double left = static_cast<double>(updates_ - step) *
-                expected(setup_.update_seconds, update_sum_, updates_done_);
-  if (!valid_packs_.empty()) {
-    const int64_t evals =
-        count_evals(setup_.options, updates_) - count_evals(setup_.options, step) + 1;
-    left += static_cast<double>(evals) * expected(setup_.eval_seconds, eval_sum_, evals_done_);
-  }
-  return left;
+  const TrainOptions& o = setup_.options;
+  const int64_t evals =
+      valid_packs_.empty() ? 0 : count_evals(o, updates_) - count_evals(o, step) + 1;
+  return time_left_.seconds(step, updates_, evals,
+                            count_saves(o, updates_) - count_saves(o, step) + 1);
 }
 
 StepReport TrainRun::make_report(int64_t step, double rate, double norm) const {
@@ -201,8 +189,10 @@ void TrainRun::report(StepReport r, const TrainCallbacks& callbacks) {
 
 void TrainRun::held_out(int64_t step, const TrainCallbacks& callbacks) {
   if (valid_packs_.empty()) return;
+  const double start = now_seconds();
   EvalReport e = evaluate(step);
   if (setup_.options.sample_at_evals && setup_.answer_prompts) e.samples = setup_.answer_prompts();
+  time_left_.eval_took(now_seconds() - start);
   result_.evals.push_back(std::move(e));
   if (callbacks.on_eval) callbacks.on_eval(result_.evals.back());
 }
@@ -232,7 +222,6 @@ void TrainRun::finish(int64_t step, const TrainCallbacks& callbacks) {
 
 TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
-  started_ = now_seconds();
   if (callbacks.on_message)
     for (const std::string& line : messages_) callbacks.on_message(line);
   if (first_update_ == 0 && result_.evals.empty()) held_out(0, callbacks);
@@ -255,8 +244,11 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
                                  " looks at the held-out rows without a lower loss"));
     }
     result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
-    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0))
+    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0)) {
+      const double start = now_seconds();
       save(done, callbacks);
+      time_left_.save_took(now_seconds() - start);
+    }
   }
   finish(done, callbacks);
   if (!result_.history.empty()) {

@@ -11,6 +11,7 @@
 #include "train/checkpoint.h"
 #include "train/run_step.h"
 #include "train/schedule.h"
+#include "train/time_left.h"
 #include "wick/trainer.h"
 
 namespace wick {
@@ -22,7 +23,7 @@ struct RunSetup {
   Json identity;           // what must be the same on resume
   double peak_gflops = 0;  // of the device; 0: unknown
   int64_t forecast_bytes = 0;
-  double update_seconds = 0, eval_seconds = 0;  // as forecast; 0: unknown
+  TimeLeft::Expected expected = {};
   // Writes a result into a folder that users look into: adapter_path, its best, a numbered one.
   std::function<void(const std::string& folder, std::span<const float> params)> save_result;
   // The prompts of the run, answered as the parameters are now; may be empty.
@@ -87,9 +88,7 @@ class TrainRun {
   // Since the last report.
   double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
   int64_t loss_tokens_ = 0, window_tokens_ = 0;
-  // Since the start.
-  double update_sum_ = 0, eval_sum_ = 0;
-  int64_t updates_done_ = 0, evals_done_ = 0;
+  TimeLeft time_left_;
   double earlier_seconds_ = 0;  // of runs before a resume
   double started_ = 0;
 };

@@ -103,6 +103,19 @@ void TrainRun::resume() {
   if (!changed.empty() && !setup_.options.force)
     fail(ErrorCode::kInvalidArgument, file, ": was made by another run:", list,
          "\nuse the same options and data, or --force to go on with the new ones");
+  if (changed.empty()) {
+    std::string order;
+    for (const std::string& line : order_differences(c->run, setup_.identity))
+      order += "\n  " + line;
+    if (!order.empty() && !setup_.options.force)
+      fail(ErrorCode::kInvalidArgument, file,
+           ": was made by a build of wick, or with another --memory, that computes this run otherwise:", order,
+           "\nthe result would not have the bits of an undisturbed run; go on with the build that "
+           "began it, or with --force");
+    if (!order.empty())
+      messages_.push_back(
+          cat("--force: going on from ", file, ", but not to the same bits:", order));
+  }
   if (static_cast<int64_t>(c->params.size()) != step_.param_count())
     fail(ErrorCode::kCorruptFile, file, ": holds ", c->params.size(), " parameters, this run has ",
          step_.param_count(),

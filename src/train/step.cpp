@@ -49,7 +49,7 @@ Trainable train_adapters(std::span<const Adapter* const> lanes) {
     const Trainable one = train_adapter(*lanes[k]);
     const auto& entries = one.layout.entries();
     for (size_t i = 0; i < entries.size(); ++i) {
-      t.layout.add(cat(k, "/", entries[i].name), entries[i].shape);
+      t.layout.add(cat(k, "/", entries[i].name), entries[i].shape, entries[i].lr_scale);
       ParamGroup g;
       if (!one.groups.groups.empty()) g = one.groups.groups[i];
       g.set = static_cast<int32_t>(k);
@@ -116,8 +116,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   const int64_t below = options.split_prefix ? o.recompute_first : 0;
   o.first_block = below;
   if (below > 0)
-    prefix_ =
-        std::make_unique<PrefixCache>(config_, weights, options.limits, options.positions, below);
+    prefix_ = std::make_unique<PrefixCache>(config_, weights, all, options.positions, below);
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
   tail_ = record_targets(*micro_, all.targets, {options.skip_below});
   {
@@ -161,8 +160,6 @@ void TrainStep::record_update() {
 }
 
 namespace {
-
-constexpr int32_t kTrainRows = 0, kHeldOutRows = 1;  // the data sets of a PrefixCache
 
 // Bytes of the weights of one plan that the other has not.
 int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backend) {
@@ -328,7 +325,7 @@ void TrainStep::feed(const Pack& whole, std::span<const float> lane_weights) {
   PrefixCache* below = stream_from_ ? stream_from_ : prefix_.get();
   std::span<const std::byte> stream;
   if (below)
-    stream = below->rows(whole, kTrainRows)
+    stream = below->rows(whole, RowSet::kTrain)
                  .first(pack.ids.size() * static_cast<size_t>(below->token_bytes()));
   feed_pack(*micro_program_, *micro_, tail_, pack, stream);
   if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights[0]);
@@ -339,9 +336,8 @@ void TrainStep::feed(const Pack& whole, std::span<const float> lane_weights) {
   micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
 }
 
-void TrainStep::evaluate(const Pack& pack, std::span<float> logp) {
-  scorer_->score(pack, logp,
-                 prefix_ ? prefix_->rows(pack, kHeldOutRows) : std::span<const std::byte>());
+void TrainStep::score(const Pack& pack, std::span<float> logp, RowSet set) {
+  scorer_->score(pack, logp, prefix_ ? prefix_->rows(pack, set) : std::span<const std::byte>());
 }
 
 std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) {
@@ -359,7 +355,7 @@ std::vector<float> TrainStep::finish(const Pack& pack) {
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
   TrainStep& s = fitting(pack);
-  s.feed(pack, {&weight, 1});
+  s.feed(pack, std::vector<float>(static_cast<size_t>(trainable_.lane_count()), weight));
   s.micro_program_->run();
   return static_cast<double>(s.finish(pack).front());
 }

@@ -40,7 +40,7 @@ struct Trainable {
 // them, else neighbours with the same factors and set joined.
 ParamGroups update_groups(const Trainable& trainable, Op optimizer);
 Trainable train_adapter(const Adapter& adapter);
-// Lane k's numbers are set k of the optimizer. Requires: adapters of plain pairs (LoRA, rsLoRA).
+// Lane k's numbers are set k of the optimizer. Requires: adapters of the blocks' linears alone.
 Trainable train_adapters(std::span<const Adapter* const> lanes);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
 Trainable train_weights(const ModelConfig& config, int64_t num_layers);
@@ -85,8 +85,10 @@ class TrainStep : public RunStep {
   const Plan& micro_plan() const { return micro_->plan(); }
   // Of the program that this pack is run by.
   const Plan& micro_plan(const Pack& pack) const { return fitting(pack).micro_plan(); }
+  const Plan& update_plan() const { return update_; }
   const Plan& score_plan() const { return scorer_->plan(); }
   const Trainable& trainable() const { return trainable_; }
+  Op optimizer() const { return options_.optimizer; }
   const PackLimits& limits() const override { return options_.limits; }
   int64_t param_count() const override { return trainable_.layout.size(); }
   double pack_flops(const Pack& pack) const override { return plan_flops(micro_plan(pack)); }
@@ -134,7 +136,11 @@ class TrainStep : public RunStep {
   // Of the last update, by set.
   std::vector<float> norms() const;
   // log p of each target of the pack, [M]; 0 beyond used_targets.
-  void evaluate(const Pack& pack, std::span<float> logp) override;
+  void evaluate(const Pack& pack, std::span<float> logp) override {
+    score(pack, logp, RowSet::kHeldOut);
+  }
+  // The same of rows of another set.
+  void score(const Pack& pack, std::span<float> logp, RowSet set);
 
  private:
   const TrainStep& fitting(const Pack& pack) const;

@@ -43,6 +43,9 @@ Pack join_packs(std::span<const Pack* const> lanes, const PackLimits& each) {
       joined.targets[k * m + i] = pack.targets[i];
       joined.segment[k * m + i] = pack.segment[i];
     }
+    joined.examples.insert(joined.examples.end(), pack.examples.begin(), pack.examples.end());
+    for (const Pack::Slots& s : pack.slots) joined.slots.push_back({slot + s.first, s.count});
+    joined.lanes.insert(joined.lanes.end(), pack.examples.size(), static_cast<int32_t>(k));
     joined.used_tokens += pack.used_tokens;
     joined.used_targets += pack.used_targets;
   }
@@ -53,13 +56,17 @@ class JointStep::Lane : public RunStep {
  public:
   Lane(JointStep& joint, size_t index, int64_t offset, int64_t count)
       : joint_(joint), index_(index), offset_(offset), count_(count) {
-    for (OptimizerState s : joint.step_.states()) {
-      if (s.shape.elements() != joint.step_.param_count())
-        fail(ErrorCode::kUnsupported,
-             "--sweep needs an optimizer that keeps numbers by parameter: adamw, adam, sgd, lion "
-             "or muon");
-      s.shape = {count};
-      states_.push_back(std::move(s));
+    // The states of the lone run; the joint's are those of all lanes, side by side.
+    auto own = [&](const Adapter& adapter) {
+      const Op op = joint.step_.optimizer();
+      return optimizer_states(op, update_groups(train_adapter(adapter), op));
+    };
+    const std::vector<const Adapter*>& lanes = joint.step_.trainable().lanes;
+    states_ = own(*lanes[index]);
+    first_.assign(states_.size(), 0);
+    for (size_t before = 0; before < index; ++before) {
+      const std::vector<OptimizerState> other = own(*lanes[before]);
+      for (size_t i = 0; i < states_.size(); ++i) first_[i] += other[i].shape.cols();
     }
   }
 
@@ -82,16 +89,21 @@ class JointStep::Lane : public RunStep {
   const std::vector<OptimizerState>& states() const override { return states_; }
   void set_state(size_t which, std::span<const std::byte> bytes) override {
     std::vector<std::byte> all = joint_.step_.state(which);
-    const auto [first, size] = range(which);
-    WICK_CHECK(bytes.size() == size);
-    std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<ptrdiff_t>(first));
+    for_rows(which, [&](size_t mine, size_t theirs, size_t size) {
+      WICK_CHECK(mine + size <= bytes.size() && theirs + size <= all.size());
+      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(mine), size,
+                  all.begin() + static_cast<ptrdiff_t>(theirs));
+    });
     joint_.step_.set_state(which, all);
   }
   std::vector<std::byte> state(size_t which) const override {
     const std::vector<std::byte> all = joint_.step_.state(which);
-    const auto [first, size] = range(which);
-    return {all.begin() + static_cast<ptrdiff_t>(first),
-            all.begin() + static_cast<ptrdiff_t>(first + size)};
+    std::vector<std::byte> own;
+    for_rows(which, [&](size_t, size_t theirs, size_t size) {
+      const auto first = all.begin() + static_cast<ptrdiff_t>(theirs);
+      own.insert(own.end(), first, first + static_cast<ptrdiff_t>(size));
+    });
+    return own;
   }
   Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
     Request& r = joint_.requests_[index_];
@@ -113,16 +125,22 @@ class JointStep::Lane : public RunStep {
   }
 
  private:
-  // Bytes of this lane's part of a state.
-  std::pair<size_t, size_t> range(size_t which) const {
-    const size_t element = dtype_bytes(states_[which].dtype);
-    return {static_cast<size_t>(offset_) * element, static_cast<size_t>(count_) * element};
+  // f(first byte in this lane's state, the same in the joint one, bytes) of each row of a state.
+  template <typename F>
+  void for_rows(size_t which, const F& f) const {
+    const Shape &own = states_[which].shape, &all = joint_.step_.states()[which].shape;
+    const auto element = static_cast<int64_t>(dtype_bytes(states_[which].dtype));
+    for (int64_t row = 0; row < own.elements() / own.cols(); ++row)
+      f(static_cast<size_t>(row * own.cols() * element),
+        static_cast<size_t>((row * all.cols() + first_[which]) * element),
+        static_cast<size_t>(own.cols() * element));
   }
 
   JointStep& joint_;
   size_t index_;
   int64_t offset_, count_;
   std::vector<OptimizerState> states_;
+  std::vector<int64_t> first_;  // of each state: this lane's first column in the joint one
 };
 
 JointStep::JointStep(TrainStep& step) : step_(step) {

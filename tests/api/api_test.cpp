@@ -8,6 +8,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "train/checkpoint.h"
 
 namespace wick {
 namespace {
@@ -99,13 +100,67 @@ TEST_F(Api, AResumedRunKeepsItsDay) {
       << refused;
 }
 
+TEST_F(Api, ACheckpointOfABuildThatComputesOtherwiseNeedsForce) {
+  auto begin = [&] {
+    Model model = Model::load(engine_);
+    TrainCallbacks stop;
+    stop.should_stop = [] { return true; };
+    Trainer(model, options("half")).run(stop);
+    std::optional<Checkpoint> c = load_checkpoint(root_ / "half");
+    EXPECT_TRUE(c && c->run.contains(kOrder));
+    return *c;
+  };
+  TrainOptions again = options("half");
+  again.resume = true;
+  auto resumed = [&](bool force) {
+    Model model = Model::load(engine_);
+    again.force = force;
+    std::string said;
+    const std::string failed = message_of([&] {
+      Trainer(model, again).run({.on_message = [&](const std::string& line) { said += line; }});
+    });
+    return failed.empty() ? said : failed;
+  };
+  Checkpoint c = begin();
+  c.run[kOrder]["numerics"] = kNumerics - 1;
+  save_checkpoint(root_ / "half", c);
+  std::string said = resumed(false);
+  EXPECT_NE(said.find("computes this run otherwise"), std::string::npos) << said;
+  EXPECT_NE(said.find("arithmetic"), std::string::npos) << said;
+  EXPECT_NE(said.find("--force"), std::string::npos) << said;
+  said = resumed(true);
+  EXPECT_NE(said.find("not to the same bits"), std::string::npos) << said;
+
+  c = begin();
+  c.run.erase(kOrder);
+  save_checkpoint(root_ / "half", c);
+  said = resumed(false);
+  EXPECT_NE(said.find("does not say how"), std::string::npos) << said;
+}
+
+// Also of what is computed from the weights before the first update; and a run may be resumed on
+// another number of threads.
 TEST_F(Api, OneAndTwoThreadsGiveTheSameBits) {
-  for (int threads : {1, 2}) {
-    Engine engine({.device = "cpu", .threads = threads});
-    Model model = Model::load(engine);
-    Trainer(model, options(cat("t", threads))).run();
+  for (const char* kind : {"default", "pissa"}) {
+    for (int threads : {1, 2}) {
+      Engine engine({.device = "cpu", .threads = threads});
+      Model model = Model::load(engine);
+      TrainOptions o = options(cat(kind, threads));
+      o.init = kind;
+      if (o.init == "pissa") o.optimizer = "muon";
+      Trainer(model, o).run();
+    }
+    EXPECT_EQ(bytes(cat(kind, "1/adapter_model.safetensors")),
+              bytes(cat(kind, "2/adapter_model.safetensors")));
   }
-  EXPECT_EQ(bytes("t1/adapter_model.safetensors"), bytes("t2/adapter_model.safetensors"));
+  Engine one({.device = "cpu", .threads = 1}), two({.device = "cpu", .threads = 2});
+  Model model = Model::load(one);
+  TrainOptions o = options("both");
+  Trainer(model, o).run({.should_stop = [] { return true; }});
+  o.resume = true;
+  Model other = Model::load(two);
+  Trainer(other, o).run();
+  EXPECT_EQ(bytes("both/adapter_model.safetensors"), bytes("default1/adapter_model.safetensors"));
 }
 
 // In f32: rounded to bf16, sums that are cut elsewhere differ by its steps.

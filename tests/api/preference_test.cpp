@@ -86,6 +86,39 @@ TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   EXPECT_THROW(run(again), Error);
 }
 
+// Both by the probe and by trying the step.
+TEST_P(PreferenceRun, TheForecastCountsWhatTheReferenceReads) {
+  Model model = Model::load(engine_, {.dtype = "f32"});
+  Trainer trainer(model, options("timed"));
+  const Forecast before = trainer.forecast();
+  Forecast tried;
+  trainer.run({.on_forecast = [&](const Forecast& f) { tried = f; }});
+  const bool asks = GetParam() == "dpo" || GetParam() == "kto";
+  for (const Forecast& f : {before, tried}) {
+    if (engine_.device().name == "ref") continue;
+    EXPECT_EQ(f.prepare_ms > 0, asks);
+    EXPECT_GT(f.step_ms, 0);
+    EXPECT_GT(f.eval_ms, 0);
+    EXPECT_GE(1e3 * f.total_seconds, f.prepare_ms + 7 * f.step_ms + 2 * f.eval_ms);
+  }
+}
+
+TEST_P(PreferenceRun, KeptRowsDoNotChangeABit) {
+  std::vector<double> wanted;
+  for (const char* cache : {"off", "memory"}) {
+    TrainOptions o = options(cat("kept_", cache));
+    o.num_layers = 2;
+    o.prefix_cache = cache;
+    Model model = Model::load(engine_);
+    Trainer trainer(model, o);
+    EXPECT_EQ(trainer.forecast().prefix_blocks > 0, o.prefix_cache == "memory");
+    const TrainResult r = trainer.run();
+    if (o.prefix_cache == "off") wanted = losses(r);
+    EXPECT_EQ(losses(r), wanted);
+  }
+  EXPECT_EQ(adapter("kept_off"), adapter("kept_memory"));
+}
+
 TEST_P(PreferenceRun, PackingDoesNotChangeWhatIsLearnt) {
   TrainOptions o = options("packed");
   const TrainResult packed = run(o);
@@ -97,6 +130,19 @@ TEST_P(PreferenceRun, PackingDoesNotChangeWhatIsLearnt) {
   for (size_t i = 0; i < packed.history.size(); ++i)
     EXPECT_NEAR(packed.history[i].loss, alone.history[i].loss, 1e-3) << i;
 }
+
+using DistillRun = PreferenceRun;
+TEST_P(DistillRun, TrainsTheLastBlocksWholeButNotTheHead) {
+  TrainOptions o = options("full");
+  o.fine_tune_type = "full";
+  o.learning_rate = 1e-3;
+  const std::string refused = message_of([&] { run(o); });
+  EXPECT_NE(refused.find("--num-layers"), std::string::npos) << refused;
+  o.num_layers = 2;
+  const TrainResult r = run(o);
+  EXPECT_LT(r.history.back().loss, r.history.front().loss);
+}
+INSTANTIATE_TEST_SUITE_P(Whole, DistillRun, testing::Values("distill"));
 
 INSTANTIATE_TEST_SUITE_P(Losses, PreferenceRun,
                          testing::Values("dpo", "simpo", "orpo", "kto", "distill"),

@@ -64,6 +64,67 @@ TEST_F(SweepTest, EachAdapterIsItsLoneRun) {
   expect_lone(r, options("a"), axes);
 }
 
+TEST_F(SweepTest, EveryKindOfAdapterIsItsLoneRun) {
+  auto expect = [&](const char* name, auto&& change) {
+    SCOPED_TRACE(name);
+    TrainOptions o = options(name);
+    o.epochs = 1;
+    change(o);
+    const std::vector<std::string> axes = {"rank=2,4"};
+    expect_lone(sweep(o, axes), o, axes);
+  };
+  expect("plus", [](TrainOptions& o) { o.lora_plus_ratio = 8; });
+  expect("dora", [](TrainOptions& o) { o.dora = true; });
+  expect("pissa", [](TrainOptions& o) { o.init = "pissa"; });
+}
+
+TEST_F(SweepTest, MagnitudesBesideOtherTargets) {
+  TrainOptions o = options("d");
+  o.epochs = 1;
+  o.dora = true;
+  const std::vector<std::string> axes = {"targets=q_proj+down_proj,v_proj"};
+  expect_lone(sweep(o, axes), o, axes);
+  o.dropout = 0.1;
+  EXPECT_NE(message_of([&] { sweep(o, axes); }).find("--lora-dropout"), std::string::npos);
+}
+
+// Their states are not one number for each parameter.
+TEST_F(SweepTest, OptimizersThatKeepOtherNumbersStopAndResume) {
+  for (const char* optimizer : {"adafactor", "adamw_8bit"}) {
+    SCOPED_TRACE(optimizer);
+    TrainOptions o = options(cat("whole_", optimizer));
+    o.optimizer = optimizer;
+    const std::vector<std::string> axes = {"lr=5e-3,1e-2", "rank=3,4"};
+    const SweepResult whole = sweep(o, axes);
+    expect_lone(whole, o, axes);
+    TrainOptions half = o;
+    half.adapter_path = (root_ / cat("half_", optimizer)).string();
+    int asked = 0;
+    EXPECT_TRUE(sweep(half, axes, {}, {.should_stop = [&] { return ++asked > 4; }}).interrupted);
+    half.resume = true;
+    sweep(half, axes);
+    for (const SweepEntry& e : whole.entries)
+      EXPECT_EQ(bytes(cat("half_", optimizer, "/", e.name, "/adapter_model.safetensors")),
+                bytes(cat("whole_", optimizer, "/", e.name, "/adapter_model.safetensors")));
+  }
+}
+
+TEST_F(SweepTest, KeptRowsDoNotChangeABit) {
+  write_texts("more", 16, 3);
+  for (const std::string& cache : {std::string("off"), std::string("memory")}) {
+    TrainOptions o = options("kept_" + cache);
+    o.num_layers = 3;
+    o.prefix_cache = cache;
+    const SweepResult r =
+        sweep(o, {"rank=2,4"}, {(root_ / "data").string(), (root_ / "more").string()});
+    ASSERT_EQ(r.entries.size(), 4U);
+  }
+  for (const char* name : {"data_rank=2", "data_rank=4", "more_rank=2", "more_rank=4"})
+    EXPECT_EQ(bytes(cat("kept_off/", name, "/adapter_model.safetensors")),
+              bytes(cat("kept_memory/", name, "/adapter_model.safetensors")))
+        << name;
+}
+
 TEST_F(SweepTest, OtherTargetsSeedsAndDropout) {
   TrainOptions o = options("b");
   o.epochs = 1;

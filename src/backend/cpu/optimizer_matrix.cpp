@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers that look at a whole matrix or block of parameters: muon, adafactor, adamw8. A
-// group is one thread's work, so that its bits do not depend on their number; an adapter has
-// hundreds of groups.
+// The optimizers that look at a whole matrix or block of parameters: muon, adafactor, adamw8. An
+// adapter has hundreds of small groups, and each is one thread's work; a large matrix is shared out
+// by rows. Either way every sum has one order, so that bits do not depend on the threads' number.
 #include "backend/accepts.h"
 #include "backend/cpu/optimizer.h"
 #include "backend/cpu/rungs.h"
@@ -22,6 +22,32 @@ HWY_INLINE float dot(const float* a, const float* b, int64_t n) {
     sum = hn::MulAdd(load_part(a + i, n - i), load_part(b + i, n - i), sum);
   return sum_lanes(sum);
 }
+
+// Runs f(i) for i in [0, n): on one thread, or on all of them.
+struct Alone {
+  template <typename F>
+  void operator()(int64_t n, const F& f) const {
+    for (int64_t i = 0; i < n; ++i) f(i);
+  }
+};
+struct Shared {
+  ThreadPool* pool;
+  template <typename F>
+  void operator()(int64_t n, const F& f) const {
+    pool->parallel(n, f);
+  }
+};
+
+// f(first, count) for stretches of [0, n), each a whole number of vectors.
+template <typename Each, typename F>
+void stretches(const Each& each, int64_t n, const F& f) {
+  constexpr int64_t kStretch = 4096;
+  each((n + kStretch - 1) / kStretch,
+       [&](int64_t i) HWY_ATTR { f(i * kStretch, std::min(kStretch, n - i * kStretch)); });
+}
+
+// Numbers from which on a matrix is shared out.
+constexpr int64_t kLarge = int64_t{1} << 18;
 
 // muon. Groups are taken in waves whose matrices fit the scratch together.
 constexpr int64_t kWaveFloats = int64_t{8} << 20;
@@ -58,39 +84,47 @@ size_t muon_scratch(const StepArgs& args, int) {
 
 // x [s, n] with s <= n, already divided by its norm; `next` is as large, a and b are [s, s].
 // Returns where the result is: x or next.
-float* newton_schulz(float* x, float* next, float* a, float* b, int64_t s, int64_t n, int steps) {
+template <typename Each>
+float* newton_schulz(const Each& each, float* x, float* next, float* a, float* b, int64_t s,
+                     int64_t n, int steps) {
   for (int step = 0; step < steps; ++step) {
-    for (int64_t i = 0; i < s; ++i)
+    each(s, [&](int64_t i) HWY_ATTR {
       for (int64_t j = 0; j <= i; ++j) a[i * s + j] = a[j * s + i] = dot(x + i * n, x + j * n, n);
-    for (int64_t i = 0; i < s; ++i)
+    });
+    each(s, [&](int64_t i) HWY_ATTR {
       for (int64_t j = 0; j < s; ++j)  // a is symmetric
         b[i * s + j] = kMuonB * a[i * s + j] + kMuonC * dot(a + i * s, a + j * s, s);
-    for (int64_t i = 0; i < s; ++i)
+    });
+    each(s, [&](int64_t i) HWY_ATTR {
       for (int64_t j = 0; j < n; j += kLanes) {
         VF sum = hn::Mul(set(kMuonA), load_part(x + i * n + j, n - j));
         for (int64_t k = 0; k < s; ++k)
           sum = hn::MulAdd(set(b[i * s + k]), load_part(x + k * n + j, n - j), sum);
         store_part(sum, next + i * n + j, n - j);
       }
+    });
     std::swap(x, next);
   }
   return x;
 }
 
-void muon_group(const StepArgs& args, const ParamGroup& group, float* x) {
+template <typename Each>
+void muon_group(const Each& each, const StepArgs& args, const ParamGroup& group, float* x) {
   const GroupHyper h(args, group);
   const int64_t count = group.end - group.begin, rows = group.rows, cols = group_cols(group);
   float *params = args.out[0].as<float>() + group.begin,
         *ms = args.out[1].as<float>() + group.begin, *gs = args.out[2].as<float>() + group.begin;
   const VF momentum = set(h[1]), taken = set(1.0f - h[1]);
   // The step takes the gradients' place until it is done.
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t n = count - i;
-    const VF g = hn::Mul(load_part(gs + i, n), set(h.shrink));
-    const VF m = hn::MulAdd(momentum, load_part(ms + i, n), hn::Mul(taken, g));
-    store_part(m, ms + i, n);
-    store_part(h[2] != 0 ? hn::MulAdd(momentum, m, hn::Mul(taken, g)) : m, gs + i, n);
-  }
+  stretches(each, count, [&](int64_t first, int64_t length) HWY_ATTR {
+    for (int64_t i = first; i < first + length; i += kLanes) {
+      const int64_t n = count - i;
+      const VF g = hn::Mul(load_part(gs + i, n), set(h.shrink));
+      const VF m = hn::MulAdd(momentum, load_part(ms + i, n), hn::Mul(taken, g));
+      store_part(m, ms + i, n);
+      store_part(h[2] != 0 ? hn::MulAdd(momentum, m, hn::Mul(taken, g)) : m, gs + i, n);
+    }
+  });
   float rate = h.rate;
   if (rows > 0) {
     const bool tall = rows > cols;
@@ -100,38 +134,51 @@ void muon_group(const StepArgs& args, const ParamGroup& group, float* x) {
     for (int64_t r = 0; r < rows; ++r)
       sum += static_cast<double>(dot(gs + r * cols, gs + r * cols, cols));
     const float by = 1.0f / (static_cast<float>(std::sqrt(sum)) + kMuonEps);
-    for (int64_t r = 0; r < rows; ++r)
+    each(rows, [&](int64_t r) {
       for (int64_t c = 0; c < cols; ++c) x[tall ? c * n + r : r * n + c] = gs[r * cols + c] * by;
-    x = newton_schulz(x, next, a, b, s, n, static_cast<int>(h[3]));
-    for (int64_t r = 0; r < rows; ++r)
+    });
+    x = newton_schulz(each, x, next, a, b, s, n, static_cast<int>(h[3]));
+    each(rows, [&](int64_t r) {
       for (int64_t c = 0; c < cols; ++c) gs[r * cols + c] = x[tall ? c * n + r : r * n + c];
+    });
     if (tall) rate *= std::sqrt(static_cast<float>(rows) / static_cast<float>(cols));
   }
   const VF keep = set(1.0f - h.rate * h.decay);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t n = count - i;
-    const VF p = hn::Mul(load_part(params + i, n), keep);
-    store_part(hn::NegMulAdd(set(rate), load_part(gs + i, n), p), params + i, n);
-    store_part(hn::Zero(df), gs + i, n);
-  }
+  stretches(each, count, [&](int64_t first, int64_t length) HWY_ATTR {
+    for (int64_t i = first; i < first + length; i += kLanes) {
+      const int64_t n = count - i;
+      const VF p = hn::Mul(load_part(params + i, n), keep);
+      store_part(hn::NegMulAdd(set(rate), load_part(gs + i, n), p), params + i, n);
+      store_part(hn::Zero(df), gs + i, n);
+    }
+  });
 }
+
+bool is_large(const ParamGroup& group) { return group.end - group.begin >= kLarge; }
 
 void muon_fwd(const StepArgs& args) {
   const auto& groups = attr<ParamGroups>(*args.step).groups;
   for (size_t first = 0; first < groups.size();) {
     const Wave wave = next_wave(groups, first);
-    args.pool->parallel(static_cast<int64_t>(wave.end - first), [&](int64_t i) HWY_ATTR {
+    auto place = [&](size_t mine) {
       float* x = static_cast<float*>(args.scratch);
-      const size_t mine = first + static_cast<size_t>(i);
       for (size_t before = first; before < mine; ++before) x += muon_floats(groups[before]);
-      muon_group(args, groups[mine], x);
+      return x;
+    };
+    args.pool->parallel(static_cast<int64_t>(wave.end - first), [&](int64_t i) HWY_ATTR {
+      const size_t mine = first + static_cast<size_t>(i);
+      if (!is_large(groups[mine])) muon_group(Alone(), args, groups[mine], place(mine));
     });
+    for (size_t mine = first; mine < wave.end; ++mine)
+      if (is_large(groups[mine])) muon_group(Shared{args.pool}, args, groups[mine], place(mine));
     first = wave.end;
   }
 }
 
-// Of what the squares give: sum of (g / root)², in f64 over rows.
-void adafactor_group(const StepArgs& args, const ParamGroup& group, float* kept) {
+// `sums` is of the group's rows, twice. Sums over rows are in f64 and in the order of the rows.
+template <typename Each>
+void adafactor_group(const Each& each, const StepArgs& args, const ParamGroup& group, float* kept,
+                     double* sums) {
   const GroupHyper h(args, group);
   const int64_t count = group.end - group.begin;
   const int64_t rows = std::max<int64_t>(1, group.rows), cols = count / rows;
@@ -141,29 +188,37 @@ void adafactor_group(const StepArgs& args, const ParamGroup& group, float* kept)
   const bool matrix = group.rows > 0;
   float* column = matrix ? kept + rows : kept;
   const float column_share = (1.0f - beta2) / static_cast<float>(matrix ? rows : 1);
-  for (int64_t c = 0; c < cols; c += kLanes)
-    store_part(hn::Mul(set(beta2), load_part(column + c, cols - c)), column + c, cols - c);
-  double row_mean = 0;
-  for (int64_t r = 0; r < rows; ++r) {
+  each(rows, [&](int64_t r) HWY_ATTR {
     float* g = gs + r * cols;
     VF sum = hn::Zero(df);
     for (int64_t c = 0; c < cols; c += kLanes) {
-      const int64_t n = cols - c;
-      const VF gi = hn::Mul(load_part(g + c, n), set(h.shrink));
-      const VF square = hn::Mul(gi, gi);
-      store_part(gi, g + c, n);
-      sum = hn::Add(sum, square);
-      const VF with_eps = hn::Add(square, set(eps1));
-      store_part(hn::MulAdd(set(column_share), with_eps, load_part(column + c, n)), column + c, n);
+      const VF gi = hn::Mul(load_part(g + c, cols - c), set(h.shrink));
+      store_part(gi, g + c, cols - c);
+      sum = hn::Add(sum, hn::Mul(gi, gi));
     }
-    if (!matrix) continue;
+    if (!matrix) return;
     const float mean = sum_lanes(sum) / static_cast<float>(cols) + eps1;
     kept[r] = beta2 * kept[r] + (1.0f - beta2) * mean;
-    row_mean += static_cast<double>(kept[r]);
-  }
+  });
+  // A stretch of columns, all rows of it.
+  constexpr int64_t kColumns = 256;
+  each((cols + kColumns - 1) / kColumns, [&](int64_t part) HWY_ATTR {
+    const int64_t first = part * kColumns, end = std::min(cols, first + kColumns);
+    for (int64_t c = first; c < end; c += kLanes)
+      store_part(hn::Mul(set(beta2), load_part(column + c, cols - c)), column + c, cols - c);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = first; c < end; c += kLanes) {
+        const int64_t n = cols - c;
+        const VF gi = load_part(gs + r * cols + c, n);
+        const VF with_eps = hn::Add(hn::Mul(gi, gi), set(eps1));
+        store_part(hn::MulAdd(set(column_share), with_eps, load_part(column + c, n)), column + c,
+                   n);
+      }
+  });
+  double row_mean = 0;
+  for (int64_t r = 0; matrix && r < rows; ++r) row_mean += static_cast<double>(kept[r]);
   const auto mean = static_cast<float>(row_mean / static_cast<double>(rows));
-  double squares = 0, sizes = 0;
-  for (int64_t r = 0; r < rows; ++r) {
+  each(rows, [&](int64_t r) HWY_ATTR {
     float* g = gs + r * cols;
     const VF row = set(matrix ? kept[r] / mean : 1.0f);
     VF sum = hn::Zero(df), size = hn::Zero(df);
@@ -178,31 +233,55 @@ void adafactor_group(const StepArgs& args, const ParamGroup& group, float* kept)
       const VF p = load_part(params + r * cols + c, n);
       size = hn::MulAdd(p, p, size);
     }
-    squares += static_cast<double>(sum_lanes(sum));
-    sizes += static_cast<double>(sum_lanes(size));
+    sums[2 * r] = static_cast<double>(sum_lanes(sum));
+    sums[2 * r + 1] = static_cast<double>(sum_lanes(size));
+  });
+  double squares = 0, sizes = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    squares += sums[2 * r];
+    sizes += sums[2 * r + 1];
   }
   const auto total = static_cast<double>(count);
   const float over = static_cast<float>(std::sqrt(squares / total)) / h[6];
   const float shrink = over > 1 ? 1.0f / over : 1.0f;
   float rate = h.rate;
   if (h[7] != 0) rate *= std::max(h[3], static_cast<float>(std::sqrt(sizes / total)));
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const int64_t n = count - i;
-    const VF p = load_part(params + i, n);
-    const VF step = hn::MulAdd(set(h.decay), p, hn::Mul(set(shrink), load_part(gs + i, n)));
-    store_part(hn::NegMulAdd(set(rate), step, p), params + i, n);
-    store_part(hn::Zero(df), gs + i, n);
-  }
+  stretches(each, count, [&](int64_t first, int64_t length) HWY_ATTR {
+    for (int64_t i = first; i < first + length; i += kLanes) {
+      const int64_t n = count - i;
+      const VF p = load_part(params + i, n);
+      const VF step = hn::MulAdd(set(h.decay), p, hn::Mul(set(shrink), load_part(gs + i, n)));
+      store_part(hn::NegMulAdd(set(rate), step, p), params + i, n);
+      store_part(hn::Zero(df), gs + i, n);
+    }
+  });
+}
+
+int64_t adafactor_sums(const ParamGroup& group) { return 2 * std::max<int64_t>(1, group.rows); }
+
+size_t adafactor_scratch(const StepArgs& args, int) {
+  int64_t sums = 0;
+  for (const ParamGroup& group : attr<ParamGroups>(*args.step).groups)
+    sums += adafactor_sums(group);
+  return static_cast<size_t>(sums) * sizeof(double);
 }
 
 void adafactor_fwd(const StepArgs& args) {
   const auto& groups = attr<ParamGroups>(*args.step).groups;
-  args.pool->parallel(static_cast<int64_t>(groups.size()), [&](int64_t i) HWY_ATTR {
+  auto run = [&](const auto& each, size_t mine) HWY_ATTR {
     float* kept = args.out[1].as<float>();
-    for (int64_t before = 0; before < i; ++before)
-      kept += factor_count(groups[static_cast<size_t>(before)]);
-    adafactor_group(args, groups[static_cast<size_t>(i)], kept);
+    auto* sums = static_cast<double*>(args.scratch);
+    for (size_t before = 0; before < mine; ++before) {
+      kept += factor_count(groups[before]);
+      sums += adafactor_sums(groups[before]);
+    }
+    adafactor_group(each, args, groups[mine], kept, sums);
+  };
+  args.pool->parallel(static_cast<int64_t>(groups.size()), [&](int64_t i) HWY_ATTR {
+    if (!is_large(groups[static_cast<size_t>(i)])) run(Alone(), static_cast<size_t>(i));
   });
+  for (size_t i = 0; i < groups.size(); ++i)
+    if (is_large(groups[i])) run(Shared{args.pool}, i);
 }
 
 // One block of codes of a group, at `first` of the parameters.
@@ -279,7 +358,7 @@ bool takes_codes(const StepArgs& args) {
 Candidates matrix_optimizer_table() {
   static constexpr Candidate kTable[] = {
       {Op::kMuon, Dir::kForward, "muon_fwd", muon_fwd, nullptr, muon_scratch},
-      {Op::kAdafactor, Dir::kForward, "adafactor_fwd", adafactor_fwd, nullptr, nullptr},
+      {Op::kAdafactor, Dir::kForward, "adafactor_fwd", adafactor_fwd, nullptr, adafactor_scratch},
       {Op::kAdamw8, Dir::kForward, "adamw8_fwd", adamw8_fwd, takes_codes, nullptr},
   };
   return kTable;

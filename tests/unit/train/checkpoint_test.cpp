@@ -121,5 +121,20 @@ TEST(Crc32c, IsCastagnolis) {
             0xE3069283u);
 }
 
+TEST(OrderDifferences, SayWhatAnotherBuildDoesOtherwise) {
+  const Json now = {{"rank", 8},
+                    {kOrder, {{"numerics", 2}, {"plan", "1"}, {"kernels", "2"}, {"packs", "3"}}}};
+  EXPECT_TRUE(order_differences(now, now).empty());
+  Json was = now;
+  was[kOrder]["packs"] = "4";
+  EXPECT_EQ(order_differences(was, now),
+            std::vector<std::string>{"rows are laid into other packs"});
+  was[kOrder]["numerics"] = 1;
+  EXPECT_EQ(order_differences(was, now).size(), 2u);
+  EXPECT_TRUE(differences(was, now).empty());
+  was.erase(kOrder);
+  EXPECT_EQ(order_differences(was, now).size(), 1u);
+}
+
 }  // namespace
 }  // namespace wick

@@ -128,6 +128,34 @@ TEST(Optimizer, StepsAreThoseOfTorchAndTransformers) {
   }
 }
 
+// A large matrix is shared out among threads, small ones each have one.
+TEST(Optimizer, TheNumberOfThreadsDoesNotChangeBits) {
+  const std::vector<ParamGroup> groups = groups_of(
+      Json{Json{530, 520}, Json{9, 30001}, Json{8, 70}, Json{33}, Json{30001, 9}, Json{300000}});
+  std::vector<float> start(static_cast<size_t>(groups.back().end)), grads = start;
+  for (size_t i = 0; i < start.size(); ++i) {
+    start[i] = static_cast<float>(i % 97) / 97.0f - 0.5f;
+    grads[i] = static_cast<float>(i % 89) / 89.0f - 0.5f;
+  }
+  for (const char* name : {"muon", "adafactor", "adamw_8bit"}) {
+    TrainOptions o;
+    o.optimizer = name;
+    o.ns_steps = 2;
+    std::vector<float> one;
+    for (int threads : {1, 2, 3}) {
+      std::unique_ptr<Backend> backend = open_backend({.device = "cpu", .threads = threads});
+      Updater updater(*backend, groups, o);
+      updater.start(start);
+      updater.update(grads, 1e-2);
+      const std::vector<float> got = updater.update(grads, 1e-2);
+      if (threads == 1)
+        one = got;
+      else
+        EXPECT_EQ(got, one) << name << " on " << threads;
+    }
+  }
+}
+
 // mlx-lm's adam: with a constant gradient the first step is 3.16 times the rate.
 TEST(Optimizer, AdamWithoutBiasCorrection) {
   TrainOptions o;

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/rehearsal.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+
+#include "base/check.h"
+#include "train/probe.h"
+#include "train/sweep.h"
+
+namespace wick {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a rehearsal may take: a share of the run, but so much in any case.
+constexpr double kShare = 0.04, kLeastSeconds = 0.5;
+constexpr int kMostRounds = 30;
+constexpr size_t kPacksOfProgram = 3;
+// Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
+constexpr size_t kMostPrograms = 4;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+template <typename F>
+double timed(const F& f) {
+  const Clock::time_point start = Clock::now();
+  f();
+  return seconds_since(start);
+}
+
+double attended(const Pack& pack) {
+  double sum = 0;
+  for (int64_t t = 0; t < pack.used_tokens; ++t)
+    sum += pack.end[static_cast<size_t>(t)] - pack.begin[static_cast<size_t>(t)];
+  return sum;
+}
+
+// The packs of one program, and how long those took that were tried.
+struct Group {
+  double flops = 0;  // of a pack
+  std::vector<const Pack*> packs, sampled;
+  std::vector<double> seconds;
+};
+
+// Of a pack of that arithmetic, between the tried groups, which ascend by theirs; beyond them in
+// proportion.
+double seconds_of(double flops, const std::vector<const Group*>& tried) {
+  auto of = [](const Group* g) { return steady_mean(g->seconds); };
+  size_t above = 0;
+  while (above < tried.size() && tried[above]->flops < flops) ++above;
+  if (above == 0) return of(tried.front()) * flops / tried.front()->flops;
+  const Group* low = tried[above - 1];
+  if (above == tried.size()) return of(low) * flops / low->flops;
+  const double share = (flops - low->flops) / (tried[above]->flops - low->flops);
+  return (1 - share) * of(low) + share * of(tried[above]);
+}
+
+class Rehearser {
+ public:
+  Rehearser(TrainStep& step, const Rehearsal& run)
+      : step_(step), run_(run), kind_(step.loss_kind()) {
+    lanes_ = static_cast<size_t>(step.trainable().lane_count());
+    params_ = step.params();
+  }
+
+  RunTimes measure();
+
+ private:
+  Pack of_all_lanes(const Pack& pack) const {
+    return lanes_ == 1 ? pack : join_packs(std::vector<const Pack*>(lanes_, &pack), step_.limits());
+  }
+  void accumulate(const Pack& pack) {
+    step_.accumulate(of_all_lanes(pack), 1.0f / static_cast<float>(pack.used_targets));
+  }
+  void update() { step_.update(std::vector<Hyper>(lanes_, run_.hyper)); }
+  double eval_pack(const Pack& pack);
+  // Those that are tried, ascending: all, or the smallest, the largest and some between.
+  std::vector<Group*> choose_programs(std::map<const Plan*, Group>& groups) const;
+  // The same more than once, the first of which does not count; fewer where it takes long.
+  template <typename F>
+  double repeated(const F& f);
+  void restore();
+
+  TrainStep& step_;
+  const Rehearsal& run_;
+  Loss* kind_;
+  size_t lanes_ = 1;
+  std::vector<float> params_;
+  double allowed_ = kLeastSeconds;
+};
+
+template <typename F>
+double Rehearser::repeated(const F& f) {
+  constexpr int kMost = 8;
+  constexpr double kPart = 0.15;
+  const Clock::time_point start = Clock::now();
+  double least = timed(f);
+  std::vector<double> seconds;
+  for (int i = 0; i < kMost && (i == 0 || seconds_since(start) < kPart * allowed_); ++i)
+    seconds.push_back(timed(f));
+  return seconds.empty() ? least : steady_mean(seconds);
+}
+
+std::vector<Group*> Rehearser::choose_programs(std::map<const Plan*, Group>& groups) const {
+  std::vector<Group*> all;
+  for (auto& [plan, group] : groups) all.push_back(&group);
+  std::sort(all.begin(), all.end(),
+            [](const Group* a, const Group* b) { return a->flops < b->flops; });
+  const auto affordable = static_cast<size_t>(std::max(1.0, kShare * run_.run_packs));
+  const size_t count = std::min({all.size(), kMostPrograms, affordable});
+  std::vector<Group*> chosen;
+  for (size_t i = 0; i < count; ++i)
+    chosen.push_back(all[count == 1 ? all.size() / 2 : i * (all.size() - 1) / (count - 1)]);
+  return chosen;
+}
+
+double Rehearser::eval_pack(const Pack& pack) {
+  if (kind_) return repeated([&] { kind_->evaluate(step_, {&pack, 1}); });
+  std::vector<float> logp(lanes_ * static_cast<size_t>(step_.limits().targets));
+  const Pack all = of_all_lanes(pack);
+  return repeated([&] { step_.evaluate(all, logp); });
+}
+
+// The first update must find what a new step has.
+void Rehearser::restore() {
+  update();  // clears the gradients
+  step_.set_params(params_);
+  for (size_t i = 0; i < step_.states().size(); ++i)
+    step_.set_state(i, std::vector<std::byte>(step_.state(i).size()));
+  if (kind_) kind_->take_report();
+}
+
+RunTimes Rehearser::measure() {
+  RunTimes times;
+  WICK_CHECK(!run_.packs.empty(), "a run without packs");
+  if (kind_) kind_->rehearse(*run_.train, run_.valid);
+  std::map<const Plan*, Group> groups;
+  for (const Pack& pack : run_.packs) {
+    Group& group = groups[&step_.micro_plan(pack)];
+    group.flops = step_.pack_flops(pack);
+    group.packs.push_back(&pack);
+  }
+  const std::vector<Group*> tried = choose_programs(groups);
+  for (Group* group : tried) group->sampled = typical_packs(group->packs, kPacksOfProgram);
+
+  // Later epochs, which find the frozen blocks' outputs.
+  if (PrefixCache* prefix = step_.prefix()) {
+    prefix->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
+    for (const Group* group : tried)
+      for (const Pack* pack : group->sampled) prefix->rows(of_all_lanes(*pack), RowSet::kTrain);
+  }
+  // Memory is touched, and adapters leave their zeros behind, before anything counts.
+  double first = 0;
+  if (kind_) kind_->begin_update(step_, run_.packs.first(1));
+  for (const Group* group : tried)
+    first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
+  update();
+  allowed_ = std::max(kLeastSeconds, kShare * first * run_.run_packs);
+
+  const Clock::time_point start = Clock::now();
+  for (int round = 0; round < kMostRounds; ++round) {
+    if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    for (Group* group : tried) {
+      const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
+      group->seconds.push_back(timed([&] { accumulate(pack); }));
+    }
+  }
+  double packs = 0;
+  const std::vector<const Group*> known(tried.begin(), tried.end());
+  for (const auto& [plan, group] : groups)
+    packs += static_cast<double>(group.packs.size()) * seconds_of(group.flops, known);
+  times.update = packs / run_.updates + repeated([&] { update(); });
+  const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
+  if (kind_) {
+    const auto asked = static_cast<size_t>(std::max(1.0, packs_per_update));
+    times.update += repeated([&] { kind_->begin_update(step_, run_.packs.first(asked)); });
+    if (const int64_t count = kind_->count_asked(*run_.train, run_.valid))
+      times.prepare =
+          static_cast<double>(count) * repeated([&] { kind_->ask(step_, run_.packs.front()); });
+  }
+  const auto held_out = static_cast<double>(run_.held_out.size());
+  if (!run_.held_out.empty()) times.eval = held_out * eval_pack(run_.held_out.front());
+  if (PrefixCache* prefix = step_.prefix()) {
+    prefix->keep_in(nullptr);
+    const Pack pack = of_all_lanes(run_.packs.front());
+    const double one = repeated([&] { prefix->rows(pack, RowSet::kTrain); });
+    times.prefix = packs_per_update * one;
+    times.eval_prefix = held_out * one;
+  }
+  restore();
+  return times;
+}
+
+}  // namespace
+
+std::vector<const Pack*> typical_packs(std::vector<const Pack*> packs, size_t most) {
+  std::stable_sort(packs.begin(), packs.end(),
+                   [](const Pack* a, const Pack* b) { return attended(*a) < attended(*b); });
+  const size_t count = std::min(packs.size(), most);
+  std::vector<const Pack*> chosen;
+  for (size_t i = 0; i < count; ++i)
+    chosen.push_back(packs[(2 * i + 1) * packs.size() / (2 * count)]);
+  // The middle one first: where there is time for one only, it is that.
+  if (count > 1) std::swap(chosen.front(), chosen[count / 2]);
+  return chosen;
+}
+
+RunTimes rehearse(TrainStep& step, const Rehearsal& run) { return Rehearser(step, run).measure(); }
+
+}  // namespace wick

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the parts of a run take: by running each of them a few times before the first update,
+// results thrown away. Afterwards the step is what it was: same numbers, states and bits to come.
+#pragma once
+
+#include <span>
+
+#include "train/step.h"
+
+namespace wick {
+
+// Seconds of the parts of a run; 0 where it has none of them.
+struct RunTimes {
+  double update = 0;       // all packs of one update, what its loss asks before them, the optimizer
+  double prefix = 0;       // of one update where the frozen blocks' outputs are not kept yet
+  double eval = 0;         // one look at all held-out rows
+  double eval_prefix = 0;  // once, as prefix
+  double prepare = 0;      // what a loss asks before the first update
+  double cold = 0;         // once: memory that is touched the first time
+};
+
+struct Rehearsal {
+  std::span<const Pack> packs;     // of the run's first updates
+  double updates = 1;              // that many
+  double run_packs = 1;            // of the whole run
+  std::span<const Pack> held_out;  // all that are looked at
+  const ExampleSet* train = nullptr;
+  const ExampleSet* valid = nullptr;  // null: none
+  Hyper hyper = {};
+};
+
+// Requires: a compiled step before its first update. What its frozen blocks' outputs are kept in is
+// to be given to it afterwards.
+RunTimes rehearse(TrainStep& step, const Rehearsal& run);
+
+// Packs of one program, each a sample of its part of the spread of attention.
+std::vector<const Pack*> typical_packs(std::vector<const Pack*> packs, size_t most);
+
+}  // namespace wick

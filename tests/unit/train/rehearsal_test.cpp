@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that was tried before it begins is the same run; and what remains of one.
+#include "train/rehearsal.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "model/config.h"
+#include "model/shapes.h"
+#include "train/time_left.h"
+
+namespace wick {
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig c = read_config(shape_config("qwen2.5-0.5b"), Json::object(), "test");
+  c.layers = 3;
+  c.windows.assign(3, 0);
+  c.hidden = 32;
+  c.heads = 2;
+  c.kv_heads = 1;
+  c.head_dim = 16;
+  c.ffn = 48;
+  c.vocab = 64;
+  return c;
+}
+
+ExampleSet rows_of(std::initializer_list<int64_t> lengths) {
+  std::vector<Example> rows;
+  for (int64_t n : lengths) {
+    Example e;
+    for (int64_t i = 0; i < n; ++i) {
+      e.ids.push_back(static_cast<int32_t>((7 * i + n) % 64));
+      e.trained.push_back(i > n / 2);
+    }
+    e.full_length = n;
+    rows.push_back(std::move(e));
+  }
+  return ExampleSet::from_examples(std::move(rows), "rows");
+}
+
+std::vector<Pack> packs_of(const ExampleSet& set, const PackLimits& limits) {
+  std::vector<int64_t> all(static_cast<size_t>(set.size()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return pack_rows(set, all, limits, 0, 0, true);
+}
+
+class RehearsalTest : public testing::TestWithParam<Op> {
+ protected:
+  RehearsalTest() {
+    LoraOptions lora;
+    lora.targets = {"q_proj", "down_proj"};
+    lora.num_layers = 2;
+    adapter_ = std::make_shared<Adapter>(Adapter::create(lora, adaptable_linears(config_)));
+  }
+  std::unique_ptr<TrainStep> step(bool split) {
+    StepOptions o;
+    o.limits = {64, 48};
+    o.positions = 64;
+    o.split_prefix = split;
+    o.optimizer = GetParam();
+    auto made = std::make_unique<TrainStep>(config_, weights_, train_adapter(*adapter_), o);
+    const std::vector<int64_t> sizes = {32};
+    made->add_sizes(weights_, sizes);
+    made->compile(*backend_, weights_);
+    made->set_params(adapter_->initial_params(3));
+    return made;
+  }
+
+  ModelConfig config_ = small_model();
+  ModelWeights weights_ = ModelWeights::random(config_, 0, DType::kF32);
+  std::shared_ptr<Adapter> adapter_;
+  std::unique_ptr<Backend> backend_ = open_backend({.device = "cpu", .threads = 2});
+};
+
+TEST_P(RehearsalTest, LeavesTheRunAsItWas) {
+  const ExampleSet rows = rows_of({40, 9, 50, 20, 12});
+  for (bool split : {false, true}) {
+    const std::unique_ptr<TrainStep> plain = step(split), tried = step(split);
+    const std::vector<Pack> packs = packs_of(rows, plain->limits());
+    ASSERT_GT(packs.size(), 1U);
+    Rehearsal r;
+    r.packs = packs;
+    r.run_packs = 10;
+    r.held_out = packs;
+    r.train = &rows;
+    r.hyper = AdamwSettings().hyper();
+    const RunTimes times = rehearse(*tried, r);
+    EXPECT_GT(times.update, 0);
+    EXPECT_GT(times.eval, 0);
+    EXPECT_EQ(times.prefix > 0, split);
+    for (int i = 0; i < 3; ++i) {
+      const Hyper hyper = AdamwSettings().hyper();
+      const RunStep::Stepped a = plain->step(packs, 0.01f, {&hyper, 1}),
+                             b = tried->step(packs, 0.01f, {&hyper, 1});
+      EXPECT_EQ(a.loss, b.loss) << i;
+      EXPECT_EQ(a.norm, b.norm) << i;
+    }
+    EXPECT_EQ(plain->params(), tried->params());
+    for (size_t s = 0; s < plain->states().size(); ++s)
+      EXPECT_EQ(plain->state(s), tried->state(s)) << plain->states()[s].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, RehearsalTest, testing::Values(Op::kAdamw, Op::kLion));
+
+TEST(TypicalPacks, AreSpreadOverAllAndTheMiddleComesFirst) {
+  std::vector<Pack> packs(9);
+  std::vector<const Pack*> all;
+  for (size_t i = 0; i < packs.size(); ++i) {
+    packs[i].used_tokens = 1;
+    packs[i].begin = {0};
+    packs[i].end = {static_cast<int32_t>((5 * i) % 9 + 1)};
+    all.push_back(&packs[i]);
+  }
+  const std::vector<const Pack*> chosen = typical_packs(all, 3);
+  ASSERT_EQ(chosen.size(), 3U);
+  EXPECT_EQ(chosen[0]->end[0], 5);
+  EXPECT_EQ(chosen[1]->end[0] + chosen[2]->end[0], 10);
+  EXPECT_EQ(typical_packs({all[0]}, 3).size(), 1U);
+}
+
+TEST(TimeLeft, BeginsWithTheForecastAndEndsWithWhatIsMeasured) {
+  TimeLeft left({.update = 2, .eval = 4, .save = 1});
+  EXPECT_DOUBLE_EQ(left.seconds(0, 10, 2, 1), 20 + 8 + 1);
+  for (int64_t i = 0; i < 200; ++i) left.update_took(i, 3);
+  EXPECT_NEAR(left.seconds(200, 300, 0, 0), 300, 10);
+  // The machine becomes twice as fast.
+  for (int64_t i = 200; i < 300; ++i) left.update_took(i, 1.5);
+  EXPECT_NEAR(left.seconds(300, 400, 0, 0), 150, 10);
+}
+
+TEST(TimeLeft, TheFirstEpochTakesMoreWhereRowsAreKept) {
+  TimeLeft left({.update = 2, .prefix = 1, .prefix_updates = 5});
+  EXPECT_DOUBLE_EQ(left.seconds(0, 10, 0, 0), 25);
+  for (int64_t i = 0; i < 5; ++i) left.update_took(i, 3);
+  EXPECT_NEAR(left.seconds(5, 10, 0, 0), 10, 1e-9);
+}
+
+TEST(TimeLeft, WithoutAForecastItIsWhatWasMeasured) {
+  TimeLeft left({});
+  EXPECT_EQ(left.seconds(0, 10, 3, 1), 0);
+  left.update_took(0, 5);
+  EXPECT_DOUBLE_EQ(left.seconds(1, 3, 0, 0), 10);
+}
+
+}  // namespace
+}  // namespace wick
