@@ -153,26 +153,23 @@ class AdaptedLinear {
     const std::vector<ValueId> norm = norms();
     const Value of = r_.plan().value(y);
     ValueId z = r_.temp(of.name + ".scaled", of.shape, of.dtype);
-    auto fill = [&](int64_t begin, int64_t end) {
-      if (begin < end)
-        r_.append({Op::kScale,
-                   Dir::kForward,
-                   {r_.cols(y, begin, end)},
-                   {{r_.cols(z, begin, end)}},
-                   ScaleAttr{1.0f}});
-    };
+    // Part by part, because that is how z is read: a view is made of whole writes.
+    size_t next = 0;
     int64_t row = 0;
-    for (size_t i = 0; i < adapted_.size(); ++i) {
-      const Adapted& p = adapted_[i];
-      fill(row, p.first_row);
-      r_.append({Op::kColumnScale,
-                 Dir::kForward,
-                 {columns(y, p), magnitudes(*p.module), norm[i]},
-                 {{columns(z, p)}},
-                 {}});
-      row = p.first_row + p.module->out;
+    for (const Linear::Part& part : l_.parts) {
+      ValueId from = r_.cols(y, row, row + part.rows), to = r_.cols(z, row, row + part.rows);
+      if (next < adapted_.size() && adapted_[next].first_row == row) {
+        r_.append({Op::kColumnScale,
+                   Dir::kForward,
+                   {from, magnitudes(*adapted_[next].module), norm[next]},
+                   {{to}},
+                   {}});
+        ++next;
+      } else {
+        r_.append({Op::kScale, Dir::kForward, {from}, {{to}}, ScaleAttr{1.0f}});
+      }
+      row += part.rows;
     }
-    fill(row, of.shape.cols());
     return l_.bias != kNone ? r_.bias(z, l_.bias) : z;
   }
 
