@@ -117,7 +117,8 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
     for (const auto& lane : s.lanes)
       for (const std::string& line : lane->messages) callbacks.on_message(line);
   if (callbacks.on_forecast) callbacks.on_forecast(forecast());
-  for (const auto& lane : s.lanes) lane->check_folder();
+  std::vector<FolderLock> locks;
+  for (const auto& lane : s.lanes) locks.push_back(lane->check_folder());
   s.lead().check_device();
 
   const int64_t process_bytes = current_memory_bytes();
