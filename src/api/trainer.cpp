@@ -81,6 +81,14 @@ void add_kind(const TrainOptions& o, Json& j) {
   if (!o.trainable_token_indices.empty()) j["trainable_token_indices"] = o.trainable_token_indices;
 }
 
+// What PEFT should load the adapter onto: a name of the hub stays one, wherever it lies here.
+std::string base_name(const Model::Impl& m) {
+  std::error_code none;
+  const std::string& given = m.options.model;
+  const bool from_hub = !given.empty() && !std::filesystem::is_directory(given, none);
+  return m.options.shape.empty() && from_hub ? given : m.name();
+}
+
 // An adapter to start from brings its rank, alpha, targets and kind. What asks for something else
 // is refused; what was left at its default asks for nothing.
 void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
@@ -210,7 +218,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   const Model::Impl& m = model->impl();
   make_folder(folder);
   if (adapter) {
-    adapter->save(folder, params, m.name());
+    adapter->save(folder, params, base_name(m));
     return;
   }
   write_model_files(m, folder);

@@ -113,6 +113,16 @@ TEST_F(Loop, AnAdapterToStartFromIsNotContradicted) {
   EXPECT_NE(r.err.find("gives it rank 5"), std::string::npos) << r.err;
 }
 
+TEST_F(Loop, ANameOfTheHubStaysOneInTheAdapter) {
+  const std::string hub = folder_.path("hub");
+  write_tiny_model(hub + "/models--some--model/snapshots/abc");
+  setenv("HF_HUB_CACHE", hub.c_str(), 1);
+  const CliResult r = train({"--epochs", "1", "--model", "some/model"});
+  unsetenv("HF_HUB_CACHE");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_json(out("adapter_config.json"))["base_model_name_or_path"], "some/model");
+}
+
 TEST_F(Loop, StopsEarlyAndKeepsTheBest) {
   const CliResult r = train({"--learning-rate", "0.3", "--lr-schedule", "constant", "--warmup", "0",
                              "--epochs", "50", "--steps-per-eval", "1", "--early-stop", "2"});
