@@ -210,6 +210,11 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
          f.m->shape.str(), ", this model wants [", l.out, "]; is the adapter for another model?");
   LoraModule m{l};
   m.rank = f.a->shape[0];
+  // The factor alpha / r would be a guess; PEFT refuses such files too.
+  if (const int64_t said = by_pattern(o.rank_pattern, l.module, o.rank, where + ": rank_pattern");
+      said != m.rank)
+    fail(ErrorCode::kCorruptFile, file_name, ": ", l.module, " has lora_A ", f.a->shape.str(),
+         ", but ", where, " gives it rank ", said, "; do the two files belong together?");
   const double alpha = by_pattern(o.alpha_pattern, l.module, static_cast<double>(o.alpha),
                                   where + ": alpha_pattern");
   m.scale = lora_scale(alpha, m.rank, o.rslora);

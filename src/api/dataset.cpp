@@ -46,6 +46,17 @@ DataOptions data_options(const DatasetOptions& options) {
   return d;
 }
 
+namespace {
+
+// As in training: a row is never longer than the model's context.
+DataOptions options_within(const DatasetOptions& options, const Model::Impl& m) {
+  DataOptions d = data_options(options);
+  d.max_seq_length = std::min(d.max_seq_length, m.config.max_positions);
+  return d;
+}
+
+}  // namespace
+
 Dataset::Dataset(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Dataset::~Dataset() = default;
 Dataset::Dataset(Dataset&&) noexcept = default;
@@ -73,7 +84,7 @@ DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
   if (sources.empty() || splits.empty())
     fail(ErrorCode::kInvalidArgument, "check_data: no data set or no split is named");
   return check_data(sources, splits, m.words(), m.chat_template ? &*m.chat_template : nullptr,
-                    data_options(options), fix);
+                    options_within(options, m), fix);
 }
 
 Dataset Dataset::load(const Model& model, const std::string& path, const std::string& split,
@@ -87,7 +98,7 @@ Dataset Dataset::load(const Model& model, const std::vector<DataSource>& sources
   auto impl = std::make_unique<Impl>();
   impl->model = &model;
   impl->options = options;
-  DataOptions read = data_options(options);
+  DataOptions read = options_within(options, m);
   read.pairs = PairRows::kWhereFound;
   impl->rows = ExampleSet::load(sources, split, m.words(),
                                 m.chat_template ? &*m.chat_template : nullptr, read);

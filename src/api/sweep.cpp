@@ -119,7 +119,8 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   if (callbacks.on_message)
     for (const auto& lane : s.lanes)
       for (const std::string& line : lane->messages) callbacks.on_message(line);
-  for (const auto& lane : s.lanes) lane->check_folder();
+  std::vector<FolderLock> locks;
+  for (const auto& lane : s.lanes) locks.push_back(lane->check_folder());
   s.lead().check_device();
   const bool rehearsed = s.lead().can_rehearse();
   if (!rehearsed || s.lead().free_step) s.lead().forecast_time();

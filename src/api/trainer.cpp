@@ -82,6 +82,46 @@ void add_kind(const TrainOptions& o, Json& j) {
   if (!o.trainable_token_indices.empty()) j["trainable_token_indices"] = o.trainable_token_indices;
 }
 
+// What PEFT should load the adapter onto: a name of the hub stays one, wherever it lies here.
+std::string base_name(const Model::Impl& m) {
+  std::error_code none;
+  const std::string& given = m.options.model;
+  const bool from_hub = !given.empty() && !std::filesystem::is_directory(given, none);
+  return m.options.shape.empty() && from_hub ? given : m.name();
+}
+
+// An adapter to start from brings its rank, alpha, targets and kind. What asks for something else
+// is refused; what was left at its default asks for nothing.
+void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
+                        const std::vector<LinearInfo>& linears) {
+  const TrainOptions usual;
+  const LoraOptions& own = adapter.options();
+  auto refuse = [&](const char* flag, const std::string& has, const std::string& asked) {
+    fail(ErrorCode::kInvalidArgument, "--init-adapter ", o.init_adapter, " has ", has, ", and ",
+         flag, " asks for ", asked, "; leave ", flag, " out");
+  };
+  if (o.rank != usual.rank && o.rank != own.rank)
+    refuse("--rank", cat("rank ", own.rank), std::to_string(o.rank));
+  if (o.alpha != usual.alpha && static_cast<float>(o.alpha) != own.alpha)
+    refuse("--alpha", cat("alpha ", own.alpha), cat(o.alpha));
+  if (o.dropout != usual.dropout && static_cast<float>(o.dropout) != own.dropout)
+    refuse("--lora-dropout", cat("dropout ", own.dropout), cat(o.dropout));
+  Json kind = Json::object();
+  add_kind(o, kind);
+  kind.erase("lora_plus_ratio");
+  if (own.dora) kind.erase("dora");
+  if (own.rslora) kind.erase("rslora");
+  if (!kind.empty())
+    fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
+         kind.begin().key(), " out");
+  if (o.targets == usual.targets && o.num_layers == usual.num_layers) return;
+  const Adapter asked = Adapter::create(lora_options(o), linears);
+  bool same = asked.modules().size() == adapter.modules().size();
+  for (const LoraModule& m : asked.modules()) same = same && adapter.find(m.module);
+  if (!same)
+    refuse("--targets (or --num-layers)", cat(adapter.modules().size(), " modules"), "others");
+}
+
 }  // namespace
 
 void Trainer::Impl::declare() {
@@ -103,14 +143,9 @@ void Trainer::Impl::declare() {
   }
   std::vector<LinearInfo> linears = adaptable_linears(m.config);
   if (!options.init_adapter.empty()) {
-    Json kind = Json::object();
-    add_kind(options, kind);
-    kind.erase("lora_plus_ratio");
-    if (!kind.empty())
-      fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
-           kind.begin().key(), " out");
     adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
                                                       static_cast<float>(options.lora_plus_ratio)));
+    check_init_adapter(options, *adapter, linears);
   } else {
     adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
     start_params = adapter->initial_params(options.seed);
@@ -186,7 +221,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   const Model::Impl& m = model->impl();
   make_folder(folder);
   if (adapter) {
-    adapter->save(folder, params, m.name());
+    adapter->save(folder, params, base_name(m));
     return;
   }
   write_model_files(m, folder);
@@ -263,20 +298,26 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
 }
 
 // Found out now rather than after an hour.
-void Trainer::Impl::check_folder() const {
+FolderLock Trainer::Impl::check_folder() const {
   if (options.data.empty())
     fail(ErrorCode::kInvalidArgument,
          "--data is missing: a folder with train.jsonl, or a JSON-lines file");
   if (options.resume && !std::filesystem::is_directory(options.adapter_path))
     fail(ErrorCode::kNotFound, options.adapter_path,
          ": no such folder to resume from; leave --resume out to start from the beginning");
+  std::error_code none;
+  if (!adapter && std::filesystem::equivalent(model->info().path, options.adapter_path, none))
+    fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
+         " is the model's own folder, which would be overwritten; name another");
   make_folder(options.adapter_path);
+  FolderLock lock(options.adapter_path);
   int64_t free_bytes = free_disk_bytes(options.adapter_path.c_str());
   if (free_bytes >= 0 && free_bytes < forecast.disk_bytes)
     fail(ErrorCode::kIo, options.adapter_path, ": the disk has ", report::bytes(free_bytes),
          " free, the result takes ", report::bytes(forecast.disk_bytes));
   write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
+  return lock;
 }
 
 RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_bytes) {
@@ -330,7 +371,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Model::Impl& m = t.model->impl();
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
-  t.check_folder();
+  const FolderLock lock = t.check_folder();
   t.check_device();
   const bool rehearsed = t.can_rehearse();
   // What --memory costs is known by rates alone: the free plan is not there to be tried.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "api/internal.h"
+#include "base/folder_lock.h"
 #include "train/fit.h"
 #include "train/preference.h"
 #include "train/rehearsal.h"
@@ -39,7 +40,7 @@ struct Trainer::Impl {
 
   // Checks the options, reads the rows, declares what is trained.
   void prepare(Model& on, const TrainOptions& wanted);
-  void check_folder() const;
+  FolderLock check_folder() const;
   // `expected` is the forecast of the step that this run is on.
   RunSetup run_setup(const Forecast& expected, int64_t process_bytes);
   // Answers, and the report.

@@ -50,7 +50,8 @@ std::function<int()> declare_convert(Args& args) {
   args.json = "One object: event (done), path, tensors, quantized, bytes.";
   args.examples = {
       {"wick convert --model M --quantize 4 --save-path M-4bit", "a quarter of the size"},
-      {"wick convert --model M --quantize 8 --group-size 64 --save-path M-8bit", ""},
+      {"wick convert --model M --quantize 8 --group-size 64 --save-path M-8bit",
+       "8 bits, 64 numbers to a scale"},
       {"wick convert --model M-4bit --dequantize --save-path M-plain", "bf16 again"},
   };
   args.group("Convert");

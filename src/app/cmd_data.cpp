@@ -242,7 +242,8 @@ int run(const Args& args, const Flags& flags) {
   std::vector<std::string> splits = {"train", "valid", "test"};
   if (!flags.split.empty()) splits = {flags.split};
   const DataCheck check = check_data(model, sources, splits, options, flags.fix);
-  for (const DataSplit& split : check.splits) show_split(split, options.max_seq_length, out);
+  const int64_t limit = std::min(options.max_seq_length, model.info().context);
+  for (const DataSplit& split : check.splits) show_split(split, limit, out);
   Json summary = {{"event", "summary"}};
   const bool trains = std::any_of(check.splits.begin(), check.splits.end(),
                                   [](const DataSplit& s) { return s.split == "train"; });

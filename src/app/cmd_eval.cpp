@@ -204,13 +204,17 @@ class Evaluation {
   }
 
   int compare() {
-    Evaluated results[2];
-    for (size_t i = 0; i < 2; ++i) {
-      const std::string& name = flags_.compare[i];
+    auto attach = [&](const std::string& name) {
       if (name == "base")
         model_.detach_adapter();
       else
         model_.attach_adapter(name);
+    };
+    attach(flags_.compare[1]);  // what is wrong with it is said before the work on the first
+    Evaluated results[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const std::string& name = flags_.compare[i];
+      attach(name);
       results[i] = evaluate_model();
       if (i == 0 && !out_.json()) head();
       out_.result(cat(i == 0 ? "A            " : "B            ", name));

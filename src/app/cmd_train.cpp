@@ -29,7 +29,7 @@ std::string model_words(const TrainFlags& flags) {
   return flags.model.model.empty() ? "" : " --model " + shell_quote(flags.model.model);
 }
 
-void test_after(Model& model, const TrainFlags& flags, const TrainOptions& options, Output& out) {
+void test_rows(Model& model, const TrainFlags& flags, const TrainOptions& options, Output& out) {
   Dataset data = Dataset::load(model, options.data_sources, "test", options.dataset);
   EvalOptions eval;
   eval.exact_match = false;
@@ -45,12 +45,28 @@ void test_after(Model& model, const TrainFlags& flags, const TrainOptions& optio
                  general(result.perplexity, 5), " on ", plural(result.rows, "row")));
 }
 
+// mlx-lm's --test without --train: what is in the folder, an adapter or a whole model, stays.
+int test_only(const TrainFlags& flags, const TrainOptions& options, Engine& engine, Output& out) {
+  ModelOptions load = flags.model_options();
+  if (options.fine_tune_type == "full" && !options.adapter_path.empty())
+    load.model = options.adapter_path;
+  else
+    load.adapter_path = options.adapter_path;
+  Model model = Model::load(engine, load);
+  out.say("model   " + describe_model(model.info()));
+  test_rows(model, flags, options, out);
+  return kDone;
+}
+
 int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
+  if (!flags.train.trains && !flags.train.test)
+    throw UsageError("--no-train (train: false) and no --test: there is nothing to do");
   TrainOptions options = flags.train.checked(args);
   if (flags.train.test && !Dataset::has_split(options.data_sources, "test"))
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
   Engine engine(flags.train.device.options());
+  if (!flags.train.trains) return test_only(flags.train, options, engine, out);
   Model model = Model::load(engine, flags.train.model_options());
   out.say("model   " + describe_model(model.info()));
   if (!flags.train.sweep.empty() || !flags.train.sweep_data.empty())
@@ -78,7 +94,7 @@ int run(const Args& args, const Flags& flags) {
     out.result("  " + resume_command(args));
     return kInterrupted;
   }
-  if (flags.train.test) test_after(model, flags.train, options, out);
+  if (flags.train.test) test_rows(model, flags.train, options, out);
   std::string prompt =
       options.sample_prompts.empty() ? "your question" : options.sample_prompts.front();
   std::string path = shell_quote(result.adapter_path);

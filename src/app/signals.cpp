@@ -24,17 +24,25 @@ void install(int signal, void (*handler)(int)) {
   sigaction(signal, &action, nullptr);
 }
 
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
 StopSignal::StopSignal(bool terminate) {
   stop_asked = 0;
   install(SIGINT, on_signal);
-  if (terminate) install(SIGTERM, on_signal);
+  if (!terminate) return;
+  install(SIGTERM, on_signal);
+  if (!is_ignored(SIGHUP)) install(SIGHUP, on_signal);
 }
 
 StopSignal::~StopSignal() {
   install(SIGINT, SIG_DFL);
   install(SIGTERM, SIG_DFL);
+  if (!is_ignored(SIGHUP)) install(SIGHUP, SIG_DFL);
 }
 
 bool StopSignal::asked() const { return stop_asked != 0; }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and SIGTERM as a question that work asks between its steps. A second signal that arrives
-// before the first was taken ends the process at once.
+// Ctrl-C, SIGTERM and SIGHUP as a question that work asks between its steps. A second signal that
+// arrives before the first was taken ends the process at once.
 #pragma once
 
 namespace wick {
 
-// While one is alive, SIGINT (and SIGTERM where `terminate`) only sets a mark. One at a time.
+// While one is alive, SIGINT (and SIGTERM and SIGHUP where `terminate`) only sets a mark; SIGHUP
+// not where it is ignored already (nohup). One at a time.
 class StopSignal {
  public:
   explicit StopSignal(bool terminate = true);

@@ -19,9 +19,12 @@ bool read_lora_parameters(Args& args, const Json& value, const std::string& wher
                                                                {"scale", "scale"},
                                                                {"dropout", "lora-dropout"},
                                                                {"keys", "targets"}};
+  // mlx-lm's own files had both for a while; there only the scale counts.
+  const bool scaled = find_member(value, "scale") != nullptr;
   for (const auto& [key, flag] : kFlags)
     if (const Json* member = find_member(value, key))
-      args.set_from_config(flag, *member, cat(where, ".", key));
+      if (!scaled || std::string_view(key) != "alpha")
+        args.set_from_config(flag, *member, cat(where, ".", key));
   return true;
 }
 
@@ -131,6 +134,9 @@ void add_train_flags(Args& args, TrainFlags& flags) {
       .one_of({"f32", "bf16", "f16"})
       .shown("the model's");
   args.flag("--test", flags.test, "Evaluate test.jsonl at the end.");
+  args.flag("--train", flags.trains,
+            "Train. --no-train --test evaluates test.jsonl with what is in --adapter-path ('': the "
+            "model alone) and changes nothing.");
   args.integer("--test-batches", flags.test_batches, "N",
                "Batches of test.jsonl that are evaluated; -1 for all.", {.min = -1});
   args.repeat("--sample-prompt", o.sample_prompts, "TEXT",
@@ -151,7 +157,6 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   add_chat_flags(args, flags.chat);
   add_device_flags(args, flags.device);
 
-  args.accept("--train", OptionKind::kFlag);
   args.accept("--clear-cache-threshold", OptionKind::kSize);
   const char* kNoTracker =
       "it reports to no web service; report.html beside the adapter has the curves, and --json "

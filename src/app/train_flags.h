@@ -24,7 +24,8 @@ struct TrainFlags {
   ChatFlags chat;
   TrainOptions train;
   KindFlags kinds;
-  double scale = 0;  // alpha / rank, when given
+  double scale = 0;    // alpha / rank, when given
+  bool trains = true;  // false: only what `test` asks for, with what is in the folder
   bool test = false;
   std::vector<std::string> sweep, sweep_data;  // of several adapters at once
   bool random_weights = false;

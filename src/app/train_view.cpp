@@ -118,7 +118,7 @@ std::string forecast_table(const Forecast& f) {
   row("head", f.head);
   row("workspace", f.workspace);
   if (f.prefix_blocks > 0 && !f.prefix_on_disk)
-    row("kept rows", f.prefix_bytes, cat("outputs of the ", f.prefix_blocks, " frozen blocks"));
+    row("kept rows", f.prefix_bytes, cat("outputs of ", plural(f.prefix_blocks, "frozen block")));
   row("peak memory", f.peak_bytes);
   row("process besides", f.process_bytes, "code, tokenizer, data");
   auto say = [&](const char* name, const std::string& what) {
@@ -142,7 +142,7 @@ std::string forecast_table(const Forecast& f) {
     say("the reference", cat("reads all rows first, about ", format_seconds(1e-3 * f.prepare_ms)));
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
-                           f.prefix_blocks, " frozen blocks, whose outputs are kept"));
+                           plural(f.prefix_blocks, "frozen block"), ", whose outputs are kept"));
   if (f.packed_fill > 0 && !f.assumed_rows) say("token slots used", packing_text(f));
   say("on disk", format_bytes(f.disk_bytes));
   return text;

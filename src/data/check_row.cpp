@@ -96,7 +96,8 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
     TextProblems p = text_problems(value.get_ref<const std::string&>());
     if (!p.any()) return;
     if (p.controls > 0)
-      add("control_character", place, ": ", p.controls, " control characters (NUL or the like)");
+      add("control_character", place, ": ", p.controls,
+          p.controls == 1 ? " control character" : " control characters", " (NUL or the like)");
     if (p.replacements > 0)
       add("replacement_character", place, ": ", p.replacements,
           " times U+FFFD, which stands for bytes that were lost");

@@ -7,7 +7,19 @@
 
 namespace wick {
 
-CsvReader::CsvReader(std::string_view text) : text_(text) {
+namespace {
+
+// Spreadsheets write semicolons where the comma is the decimal sign, and tabs when pasted.
+char separator(std::string_view text) {
+  const std::string_view header = text.substr(0, text.find('\n'));
+  if (header.find(',') != std::string_view::npos) return ',';
+  if (header.find('\t') != std::string_view::npos) return '\t';
+  return header.find(';') != std::string_view::npos ? ';' : ',';
+}
+
+}  // namespace
+
+CsvReader::CsvReader(std::string_view text) : text_(text), separator_(separator(text)) {
   if (text.starts_with("\xEF\xBB\xBF")) at_ = 3;
 }
 
@@ -39,7 +51,7 @@ bool CsvReader::next(CsvRecord& record) {
       i += c == '\r' ? 2 : 1;
       break;
     }
-    if (c == ',') {
+    if (c == separator_) {
       record.fields.push_back(std::move(field));
       field.clear();
       closed = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CSV as RFC 4180 has it, record by record.
+// CSV as RFC 4180 has it, record by record; fields may also be separated by semicolons or tabs
+// where the header has no comma.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ class CsvReader {
 
  private:
   std::string_view text_;
+  char separator_;
   size_t at_ = 0;
   int64_t line_ = 1;
 };

@@ -45,6 +45,22 @@ void open_arguments(Json& call) {
   }
 }
 
+// Content in parts, as chat APIs write it, becomes their text: templates of text models know
+// strings alone, and given a list some fail, some write nothing, some write the list itself.
+void join_parts(Json& content, const std::string& where) {
+  std::string text;
+  for (const Json& part : content) {
+    const Json* words = find_member(part, "text");
+    const Json* type = find_member(part, "type");
+    if (words == nullptr || !words->is_string() || (type != nullptr && *type != "text"))
+      fail(ErrorCode::kCorruptFile, where, ".content has a part ",
+           type != nullptr ? cat("of type ", dump_json(*type)) : "without a type",
+           "; wick trains on text: {\"type\": \"text\", \"text\": …}");
+    text += words->get_ref<const std::string&>();
+  }
+  content = std::move(text);
+}
+
 void check_message(Json& message, size_t index, std::string_view key) {
   auto where = [&] { return cat(key, "[", index, "]"); };
   if (!message.is_object())
@@ -55,8 +71,9 @@ void check_message(Json& message, size_t index, std::string_view key) {
     fail(ErrorCode::kCorruptFile, where(), " has no \"role\"; it has ", quoted_keys(message));
   if (!role->is_string())
     fail(ErrorCode::kCorruptFile, where(), ".role is ", json_kind(*role), ", expected a string");
-  const Json* content = find_member(message, "content");
-  if (content != nullptr && !content->is_string() && !content->is_array() && !content->is_object())
+  Json* content = member(message, "content");
+  if (content != nullptr && content->is_array()) join_parts(*content, where());
+  if (content != nullptr && !content->is_string() && !content->is_object())
     fail(ErrorCode::kCorruptFile, where(), ".content is ", json_kind(*content),
          ", expected a string");
   Json* calls = member(message, "tool_calls");
@@ -155,14 +172,7 @@ Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
 // The words of a message, without what is no text.
 std::string words_of(const Json& message) {
   const Json* content = find_member(message, "content");
-  if (content == nullptr) return {};
-  if (content->is_string()) return content->get<std::string>();
-  std::string words;
-  if (content->is_array())
-    for (const Json& part : *content)
-      if (const Json* text = find_member(part, "text"); text != nullptr && text->is_string())
-        words += text->get_ref<const std::string&>();
-  return words;
+  return content != nullptr && content->is_string() ? content->get<std::string>() : "";
 }
 
 std::string plain_prompt(const RowContent& content) {

@@ -38,6 +38,9 @@ std::string listed(const fs::path& folder) {
   for (size_t i = 0; i < std::min(names.size(), kShown); ++i)
     list += cat(i == 0 ? "" : ", ", names[i]);
   if (names.size() > kShown) list += cat(" and ", names.size() - kShown, " more");
+  if (std::any_of(names.begin(), names.end(),
+                  [](const std::string& n) { return n.ends_with(".parquet"); }))
+    list += "; Parquet is not read: write JSON lines, in Python with to_json of datasets";
   return list;
 }
 

@@ -64,6 +64,9 @@ std::string dump_json(const Json& value, int indent) {
   try {
     return value.dump(indent);
   } catch (const nlohmann::detail::exception& error) {
+    constexpr int kNotUtf8 = 316;
+    if (error.id == kNotUtf8)
+      fail(ErrorCode::kInvalidArgument, "a text is not UTF-8: ", bare_message(error.what()));
     fail(ErrorCode::kInvalidArgument, "cannot write JSON: ", bare_message(error.what()));
   }
 }

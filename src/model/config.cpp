@@ -2,6 +2,7 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -10,6 +11,25 @@ namespace wick {
 namespace {
 
 constexpr int64_t kMany = int64_t{1} << 24;  // above any size of a real model
+
+// As in the paper: attention is sharpened by the logarithm of the stretch, unless the file says.
+void read_yarn(const Json& scaling, const std::string& where, RopeConfig& rope) {
+  rope.scaling = RopeConfig::Scaling::kYarn;
+  auto positive = [&](const char* key, double fallback) {
+    double value = get_float(scaling, key, where, fallback, {0.0, 1e6});
+    return value > 0 ? value : fallback;
+  };
+  rope.beta_fast = positive("beta_fast", 32.0);
+  rope.beta_slow = positive("beta_slow", 1.0);
+  rope.truncate = get_bool(scaling, "truncate", where, true);
+  auto sharpness = [&](double weight) {
+    return rope.factor <= 1 ? 1.0 : 0.1 * weight * std::log(rope.factor) + 1.0;
+  };
+  const double above = positive("mscale", 0.0), below = positive("mscale_all_dim", 0.0);
+  rope.attention_factor =
+      positive("attention_factor",
+               above > 0 && below > 0 ? sharpness(above) / sharpness(below) : sharpness(1.0));
+}
 
 // transformers 5 nests everything under rope_parameters; before, rope_theta stood at the top and
 // rope_scaling beside it.
@@ -23,7 +43,13 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
   std::string type =
       get_string(*scaling, "rope_type", where, get_string(*scaling, "type", where, "default"));
   if (type == "default") return rope;
-  rope.factor = get_float(*scaling, "factor", where, {}, {1e-6, 1e6});
+  const int64_t positions = get_int(config, "max_position_embeddings", where, 2048, {1, kMany});
+  rope.original_positions =
+      get_int(*scaling, "original_max_position_embeddings", where, positions, {1, kMany});
+  std::optional<double> stretch;
+  if (type == "yarn")
+    stretch = static_cast<double>(positions) / static_cast<double>(rope.original_positions);
+  rope.factor = get_float(*scaling, "factor", where, stretch, {1e-6, 1e6});
   if (type == "linear") {
     rope.scaling = RopeConfig::Scaling::kLinear;
   } else if (type == "llama3") {
@@ -35,9 +61,11 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
     if (rope.high_freq_factor <= rope.low_freq_factor)
       fail(ErrorCode::kCorruptFile, where, ": high_freq_factor ", rope.high_freq_factor,
            " must be above low_freq_factor ", rope.low_freq_factor);
+  } else if (type == "yarn") {
+    read_yarn(*scaling, where, rope);
   } else {
     fail(ErrorCode::kUnsupported, where, ": rope_type \"", type,
-         "\" is not computed; wick knows default, linear and llama3");
+         "\" is not computed; wick knows default, linear, llama3 and yarn");
   }
   return rope;
 }

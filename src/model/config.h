@@ -14,9 +14,14 @@ namespace wick {
 
 struct RopeConfig {
   double theta = 10000.0;
-  enum class Scaling { kNone, kLinear, kLlama3 } scaling = Scaling::kNone;
+  enum class Scaling { kNone, kLinear, kLlama3, kYarn } scaling = Scaling::kNone;
   double factor = 1.0, low_freq_factor = 1.0, high_freq_factor = 4.0;
   int64_t original_positions = 8192;
+  // YaRN: turns within the original positions above which a frequency is left, and below which it
+  // is stretched; whether the border lies at whole pairs; and what cosine and sine are scaled by.
+  double beta_fast = 32.0, beta_slow = 1.0;
+  bool truncate = true;
+  double attention_factor = 1.0;
 };
 
 struct ModelConfig {

@@ -229,14 +229,38 @@ ValueId head_weight(Recorder& r, const ModelConfig& c, const DecoderContext& ctx
   return own != kNone ? own : w(std::string(c.tied ? kEmbedding : kHead) + ".weight");
 }
 
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+// YaRN: how much of pair i's frequency is stretched, 0 for the fast ones to 1 for the slow ones.
+double yarn_ramp(const ModelConfig& c, int64_t i) {
+  const auto pairs = static_cast<double>(c.head_dim);
+  auto pair_of = [&](double turns) {  // within the original positions
+    return pairs * std::log(static_cast<double>(c.rope.original_positions) / (turns * 2.0 * kPi)) /
+           (2.0 * std::log(c.rope.theta));
+  };
+  double low = pair_of(c.rope.beta_fast), high = pair_of(c.rope.beta_slow);
+  if (c.rope.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, pairs - 1.0);
+  if (low == high) high += 0.001;
+  return std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+}
+
+}  // namespace
+
 std::vector<float> rope_table(const ModelConfig& c, int64_t positions) {
   const int64_t half = c.head_dim / 2;
-  constexpr double kPi = 3.14159265358979323846;
   std::vector<float> frequency(static_cast<size_t>(half));
   for (int64_t i = 0; i < half; ++i) {
     double exponent = static_cast<double>(2 * i) / static_cast<double>(c.head_dim);
     double f = 1.0 / std::pow(c.rope.theta, exponent);
     if (c.rope.scaling == RopeConfig::Scaling::kLinear) f /= c.rope.factor;
+    if (c.rope.scaling == RopeConfig::Scaling::kYarn) {
+      const double ramp = yarn_ramp(c, i);
+      f = f / c.rope.factor * ramp + f * (1.0 - ramp);
+    }
     if (c.rope.scaling == RopeConfig::Scaling::kLlama3) {
       // Long wavelengths are stretched by the factor, short ones left, those between blended.
       double wavelength = 2.0 * kPi / f, original = static_cast<double>(c.rope.original_positions);
@@ -256,8 +280,9 @@ std::vector<float> rope_table(const ModelConfig& c, int64_t positions) {
     for (int64_t i = 0; i < half; ++i) {
       float angle = static_cast<float>(p) * frequency[static_cast<size_t>(i)];
       float* row = table.data() + p * c.head_dim;
-      row[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      row[half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+      const double scale = c.rope.attention_factor;
+      row[i] = static_cast<float>(scale * std::cos(static_cast<double>(angle)));
+      row[half + i] = static_cast<float>(scale * std::sin(static_cast<double>(angle)));
     }
   return table;
 }

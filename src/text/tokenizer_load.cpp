@@ -165,11 +165,17 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   std::filesystem::path file = folder / "tokenizer.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    fail(ErrorCode::kNotFound, folder.string(), ": no tokenizer.json; is the download complete?",
+         std::filesystem::exists(folder / "tokenizer.model", ignored)
+             ? " There is a tokenizer.model, which wick does not read: AutoTokenizer of "
+               "transformers loads it, and its save_pretrained writes tokenizer.json"
+             : "");
   Json tokenizer = read_json(file);
   Json config = read_json_if_present(folder / kConfigName);
   auto impl = std::make_unique<Impl>(
       tokenizer, config, read_json_if_present(folder / "special_tokens_map.json"), file.string());
-  std::error_code ignored;
   constexpr size_t kMaxTemplate = size_t{1} << 24;
   if (auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, ignored)) {
     impl->chat_template = read_file(path, kMaxTemplate);

@@ -55,6 +55,18 @@ class Data : public testing::Test {
   std::string model_ = folder_.path("model");
 };
 
+// Training cuts rows at the model's context, so that is the limit everywhere.
+TEST_F(Data, TheContextIsALimitToo) {
+  const std::string file =
+      folder_.write("long/train.jsonl", "{\"text\": \"" + std::string(300, 'a') + "\"}\n");
+  const CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(findings_of(r).contains({"over_limit", "train.jsonl", 1})) << r.out;
+  const CliResult eval = wick({"eval", "--model", model_, "--data", file, "--json"});
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_EQ(eval.event("eval")["tokens"], 255);
+}
+
 TEST_F(Data, EveryPlantedDefectIsNamed) {
   std::vector<std::string> rows;
   std::set<Finding> wanted;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 #include "cli/cli.h"
@@ -52,6 +53,74 @@ TEST_F(Loop, EveryOptimizerLearns) {
     EXPECT_LT(done["final_loss"].get<double>(), 0.97 * done["first_loss"].get<double>()) << name;
     EXPECT_GT(r.event("forecast")["moments"].get<int64_t>(), 0) << name;
   }
+}
+
+TEST_F(Loop, TestsWithoutTraining) {
+  for (const char* type : {"lora", "full"}) {
+    const CliResult first = train({"--epochs", "2", "--fine-tune-type", type, "--test"});
+    ASSERT_EQ(first.code, 0) << first.err;
+    const char* file =
+        std::string(type) == "full" ? "model.safetensors" : "adapter_model.safetensors";
+    const std::string before = contents(out(file));
+    // As a settings file of mlx-lm says it.
+    const std::string settings = folder_.write("settings.yaml", "train: false\ntest: true\n");
+    const CliResult r = train({"--config", settings, "--fine-tune-type", type});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_TRUE(events(r, "forecast").empty()) << r.out;
+    EXPECT_EQ(r.event("test")["loss"], first.event("test")["loss"]);
+    EXPECT_TRUE(contents(out(file)) == before);
+    std::filesystem::remove_all(folder_.path("out"));
+  }
+  const CliResult alone = train({"--no-train", "--test", "--adapter-path", ""});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(train({"--no-train", "--test"}).code, 1);  // no adapter there
+}
+
+TEST_F(Loop, FullTrainingDoesNotOverwriteItsModel) {
+  const std::string before = contents(folder_.path("model") + "/model.safetensors");
+  const CliResult r =
+      train({"--epochs", "1", "--fine-tune-type", "full", "--adapter-path", folder_.path("model")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("own folder"), std::string::npos) << r.err;
+  EXPECT_TRUE(contents(folder_.path("model") + "/model.safetensors") == before);
+}
+
+TEST_F(Loop, AnAdapterToStartFromIsNotContradicted) {
+  ASSERT_EQ(train({"--epochs", "1", "--rank", "3", "--dora", "--targets", "q_proj"}).code, 0);
+  std::filesystem::rename(folder_.path("out"), folder_.path("first"));
+  const std::vector<std::string> from = {"--epochs", "1", "--init-adapter", folder_.path("first")};
+  auto more = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), from.begin(), from.end());
+    return train(words);
+  };
+  EXPECT_EQ(more({}).code, 0);
+  EXPECT_EQ(more({"--rank", "3", "--targets", "q_proj", "--fine-tune-type", "dora"}).code, 0);
+  const std::pair<std::vector<std::string>, const char*> kWrong[] = {
+      {{"--rank", "4"}, "rank 3"},         {{"--alpha", "7"}, "alpha 16"},
+      {{"--targets", "v_proj"}, "others"}, {{"--num-layers", "1"}, "others"},
+      {{"--rslora"}, "its own kind"},      {{"--lora-dropout", "0.5"}, "dropout 0"}};
+  for (const auto& [words, what] : kWrong) {
+    const CliResult r = more(words);
+    EXPECT_EQ(r.code, 1) << words[0];
+    EXPECT_NE(r.err.find(what), std::string::npos) << r.err;
+  }
+  // A rank that is not the tensors' leaves open what the factor is.
+  Json config = read_json(folder_.path("first") + "/adapter_config.json");
+  config["r"] = 5;
+  folder_.write("first/adapter_config.json", dump_json(config));
+  const CliResult r = more({});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("gives it rank 5"), std::string::npos) << r.err;
+}
+
+TEST_F(Loop, ANameOfTheHubStaysOneInTheAdapter) {
+  const std::string hub = folder_.path("hub");
+  write_tiny_model(hub + "/models--some--model/snapshots/abc");
+  setenv("HF_HUB_CACHE", hub.c_str(), 1);
+  const CliResult r = train({"--epochs", "1", "--model", "some/model"});
+  unsetenv("HF_HUB_CACHE");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(read_json(out("adapter_config.json"))["base_model_name_or_path"], "some/model");
 }
 
 TEST_F(Loop, StopsEarlyAndKeepsTheBest) {

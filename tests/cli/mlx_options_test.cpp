@@ -16,6 +16,7 @@ struct Word {
 const Word kFlags[] = {
     {"--model", "some/model", ""},
     {"--train", "", ""},
+    {"--no-train", "", "nothing to do"},
     {"--test", "", ""},
     {"--fine-tune-type", "lora", ""},
     {"--fine-tune-type", "full", ""},
@@ -57,6 +58,8 @@ struct Key {
 const Key kKeys[] = {
     {"model: some/model", ""},
     {"train: true", ""},
+    {"train: false", "nothing to do"},
+    {"train: false\ntest: false", "nothing to do"},
     {"test: true", ""},
     {"fine_tune_type: full", ""},
     {"optimizer: muon", ""},
@@ -82,6 +85,7 @@ const Key kKeys[] = {
     {"text_feature: t", ""},
     {"chat_feature: c", ""},
     {"lora_parameters: {rank: 8, dropout: 0.0, scale: 20.0, keys: [self_attn.q_proj]}", ""},
+    {"lora_parameters: {rank: 8, alpha: 16, dropout: 0.0, scale: 10.0}", ""},
     {"optimizer: adam\noptimizer_config: {adam: {betas: [0.9, 0.98], eps: 1e-6, "
      "bias_correction: false}}",
      ""},

@@ -121,23 +121,39 @@ TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
   std::string adapter = contents(out_ + "/adapter_model.safetensors");
   std::filesystem::remove_all(out_);
 
-  bool sent = false;
-  CliResult stopped =
-      wick(train_words({"--json", "--threads", "1", "--epochs", "100", "--steps-per-report", "1"}),
-           {}, [&](const std::string& out, int pid) {
-             if (sent || out.find("forecast") == std::string::npos) return;
-             sent = true;
-             kill(pid, SIGINT);
-           });
-  ASSERT_EQ(stopped.code, 130) << stopped.err;
-  EXPECT_EQ(stopped.event("done")["interrupted"], true);
-  EXPECT_LT(stopped.event("done")["steps"], 300);
-  EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
-  CliResult resumed =
-      wick(train_words({"--json", "--threads", "1", "--epochs", "100", "--resume"}));
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_EQ(resumed.event("done")["steps"], 300);
-  EXPECT_EQ(contents(out_ + "/adapter_model.safetensors"), adapter);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    bool sent = false;
+    CliResult second;
+    CliResult stopped = wick(
+        train_words({"--json", "--threads", "1", "--epochs", "100", "--steps-per-report", "1"}), {},
+        [&](const std::string& out, int pid) {
+          if (sent || out.find("\"step\"") == std::string::npos) return;
+          sent = true;
+          kill(pid, SIGSTOP);
+          second = wick(train_words());
+          kill(pid, SIGCONT);
+          kill(pid, signal);
+        });
+    EXPECT_EQ(second.code, 1) << second.err;
+    EXPECT_NE(second.err.find("another run is writing"), std::string::npos) << second.err;
+    ASSERT_EQ(stopped.code, 130) << signal << stopped.err;
+    EXPECT_EQ(stopped.event("done")["interrupted"], true);
+    EXPECT_LT(stopped.event("done")["steps"], 300);
+    EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
+    CliResult resumed =
+        wick(train_words({"--json", "--threads", "1", "--epochs", "100", "--resume"}));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(resumed.event("done")["steps"], 300);
+    EXPECT_EQ(contents(out_ + "/adapter_model.safetensors"), adapter);
+    std::filesystem::remove_all(out_);
+  }
+}
+
+TEST_F(Run, PeakMemoryIsItsOwn) {
+  const std::vector<char> ours(size_t{400} << 20, 1);  // not the process that starts it
+  CliResult r = wick(train_words({"--json", "--epochs", "1"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_LT(r.event("done")["peak_bytes"], ours.size() / 2);
 }
 
 TEST_F(Run, PlanSaysWhatTrainWillTake) {

@@ -202,6 +202,35 @@ TEST(FreshAdapter, ChangesNothing) {
   }
 }
 
+// q, k and v are one product: a kind may be on any of them.
+TEST(FreshAdapter, GoesOnAnyPartOfAJoinedProduct) {
+  const std::vector<std::string> names = {"q_proj", "k_proj", "v_proj"};
+  for (unsigned chosen = 1; chosen < 8; ++chosen)
+    for (const char* kind : {"plain", "dora", "pissa"})
+      for (float dropout : {0.0f, 0.2f}) {
+        Case c("llama_mha_rope3");
+        auto backend = open_backend({.device = "ref", .threads = 1, .cpu_isa = {}});
+        const std::vector<int32_t> row = {5, 9, 31, 7, 2};
+        const std::vector<float> base = logits(c, *backend, row, false);
+        LoraOptions o;
+        o.rank = 2;
+        o.dropout = dropout;
+        o.dora = std::string(kind) == "dora";
+        if (std::string(kind) == "pissa") o.init = kind;
+        o.targets.clear();
+        for (unsigned i = 0; i < 3; ++i)
+          if (chosen >> i & 1) o.targets.push_back(names[i]);
+        c.adapter = Adapter::create(o, adaptable_linears(c.config));
+        c.adapter_params = c.adapter.initial_params(3);
+        start_adapter(c.adapter, c.config, c.weights, true, c.adapter_params);
+        const std::string what = cat(kind, " on ", chosen, " dropout ", dropout);
+        expect_near_of_largest(logits(c, *backend, row, true), base, 2e-6, what);
+        EXPECT_NO_THROW(TrainStep(c.config, c.weights, train_adapter(c.adapter),
+                                  {.limits = roomy_limits(c), .positions = 32}))
+            << what;
+      }
+}
+
 // LoRA on codes is LoRA on the numbers that the codes stand for.
 TEST(QuantisedBase, GradientsAreThoseOfTheDequantisedOne) {
   for (const char* kind : {"", "dora"})

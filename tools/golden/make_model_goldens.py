@@ -130,6 +130,15 @@ CASES = [
              rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
         old_style=True, rank=2, alpha=4, targets=["q_proj", "k_proj", "o_proj", "up_proj"],
     ),
+    Case(
+        "qwen2_yarn", "qwen2", 19,
+        # As Qwen's pages tell people to stretch the context; pairs on both sides and in the ramp.
+        dict(TINY, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+             tie_word_embeddings=False, rms_norm_eps=1e-6, max_position_embeddings=128,
+             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                                  original_max_position_embeddings=32, beta_fast=4.0)),
+        old_style=True, rank=2, alpha=4, targets=["q_proj", "k_proj", "o_proj", "up_proj"],
+    ),
 ]
 
 

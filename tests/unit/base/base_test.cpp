@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/shape.h"
@@ -35,12 +36,12 @@ TEST(Half, EveryBf16AndF16SurvivesARoundTrip) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  EXPECT_EQ(to_bf16(1.0f + 1.0f / 256).bits, 0x3f80);      // a tie goes to the even neighbour
+  EXPECT_EQ(to_bf16(1.0f + 1.0f / 256).bits, 0x3f80);  // a tie goes to the even neighbour
   EXPECT_EQ(to_bf16(1.0f + 3.0f / 256).bits, 0x3f82);
   EXPECT_EQ(to_f16(1.0f + 1.0f / 2048).bits, 0x3c00);
-  EXPECT_EQ(to_f16(65520.0f).bits, 0x7c00);                // past the largest finite: infinity
+  EXPECT_EQ(to_f16(65520.0f).bits, 0x7c00);  // past the largest finite: infinity
   EXPECT_EQ(to_f16(65519.9f).bits, 0x7bff);
-  EXPECT_EQ(to_f16(std::ldexp(1.0f, -24)).bits, 1);        // the smallest subnormal
+  EXPECT_EQ(to_f16(std::ldexp(1.0f, -24)).bits, 1);  // the smallest subnormal
 }
 
 TEST(Rng, PhiloxMatchesThePublishedVectors) {
@@ -66,7 +67,10 @@ TEST(File, AnUncommittedWriteLeavesTheOldFile) {
   auto folder = std::filesystem::temp_directory_path() / cat("wick_file_test", ::getpid());
   make_folder(folder);
   write_file(folder / "a", "old");
-  { AtomicFile file(folder / "a"); file.write("half of the n"); }
+  {
+    AtomicFile file(folder / "a");
+    file.write("half of the n");
+  }
   EXPECT_EQ(read_file(folder / "a"), "old");
   int entries = 0;
   for ([[maybe_unused]] auto& e : std::filesystem::directory_iterator(folder)) ++entries;
@@ -74,6 +78,19 @@ TEST(File, AnUncommittedWriteLeavesTheOldFile) {
   EXPECT_THROW(read_file(folder / "a", 2), Error);
   EXPECT_THROW(read_file(folder / "missing"), Error);
   EXPECT_THROW(MappedFile file(folder), Error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(FolderLock, IsHeldByOneAndLeavesNothing) {
+  auto folder = std::filesystem::temp_directory_path() / cat("wick_lock_test", ::getpid());
+  make_folder(folder);
+  {
+    FolderLock first(folder);
+    FolderLock moved(std::move(first));
+    EXPECT_THROW(FolderLock second(folder), Error);
+  }
+  EXPECT_NO_THROW(FolderLock again(folder));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
 }
 

@@ -27,6 +27,10 @@ TEST_F(DataTest, WrongTypes) {
   refused(R"({"messages": ["a"]})", {"messages[0] is a string", "an object"});
   refused(R"({"messages": [{"content": "a"}]})", {"messages[0] has no \"role\"", "\"content\""});
   refused(R"({"messages": [{"role": 1, "content": "a"}]})", {"messages[0].role is an integer"});
+  refused(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+          {"messages[0].content has a part of type \"image_url\""});
+  refused(R"({"messages": [{"role": "user", "content": ["a"]}]})",
+          {"messages[0].content has a part without a type"});
   refused(R"({"messages": [{"role": "user", "content": 1}]})",
           {"messages[0].content is an integer"});
   refused(R"({"messages": [{"role": "user"}]})", {"messages[0] has no \"content\""});

@@ -173,6 +173,13 @@ TEST_F(DataTest, ContentMayBeNullForTemplatesThatWantAString) {
             "<|im_start|>【f<|im_end|>】");
 }
 
+TEST_F(DataTest, ContentInTextPartsIsTheirText) {
+  EXPECT_EQ(marks(R"({"messages": [
+      {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "hello"}]}]})"),
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n【hello<|im_end|>】\n");
+}
+
 TEST_F(DataTest, ATemplateThatLeavesToolCallsOutIsNamed) {
   ExampleSet set = load(one_line(R"({"messages": [{"role": "assistant", "content": "",
                                      "tool_calls": [{"function": {"name": "zebra"}}]}]})"));
@@ -258,7 +265,6 @@ TEST_F(DataTest, PromptsInTheRowsOwnWordsAreKeptOnRequest) {
       R"({"prompt": "one too many", "completion": "yes"})";
   options.keep_prompts = 3;
   const char* wanted[] = {"", "hello", "a\nb", "user: a\nassistant: b\nuser: c", ""};
-  // A template that prints lists of parts as they are serves here: only the prompt is looked at.
   ExampleSet set = load(rows);
   ASSERT_EQ(set.size(), 5);
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(set[i].prompt, wanted[i]) << i;

@@ -49,6 +49,16 @@ TEST(Csv, QuotesLineEndsAndMark) {
   EXPECT_EQ(r.blank, std::vector<int64_t>{5});
 }
 
+TEST(Csv, SemicolonsAndTabsSeparateWhereTheHeaderHasNoComma) {
+  for (const char* text :
+       {"\xEF\xBB\xBFprompt;completion\r\n\"a;b\";1,5\r\n", "prompt\tcompletion\n\"a;b\"\t1,5\n"}) {
+    Read r = read(text, RowFileKind::kCsv);
+    ASSERT_EQ(r.rows.size(), 1u) << text;
+    EXPECT_EQ(r.rows[0].second["prompt"], "a;b");
+    EXPECT_EQ(r.rows[0].second["completion"], "1,5");
+  }
+}
+
 TEST(Csv, BadRecordsAreNamedAndPassed) {
   Read r = read("a,b\n1\n1,2,3\n\"x\"y,2\n\"open,2\n3,4\n\xff,1\n", RowFileKind::kCsv);
   ASSERT_EQ(r.rows.size(), 1u);

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+
+namespace wick {
+
+FolderLock::FolderLock(const std::filesystem::path& folder)
+    : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ < 0 || ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(std::exchange(fd_, -1));
+  fail(ErrorCode::kIo, folder.string(),
+       ": another run is writing into this folder; wait for its end, stop it, or name another "
+       "folder");
+}
+
+FolderLock::~FolderLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+}  // namespace wick
