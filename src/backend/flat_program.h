@@ -32,6 +32,8 @@ class FlatProgram : public Program {
   // shared with programs that never run at the same time and has at least arena_bytes().
   void resolve(const Selection& selection, std::span<const Candidate> candidates, BufferPtr arena,
                BufferPtr feeds, const StepArgs& common);
+  // For a back end whose kernels make several steps at once.
+  std::span<Call> joinable_calls() { return calls_; }
 
   const Plan& plan() const { return plan_; }
   // Of all feeds, one after the other, each aligned to kArenaAlignment.

@@ -92,12 +92,14 @@ void host_download(const HostElements& elements, const Buffer& from, DType dtype
 
 HostProgram::HostProgram(Plan plan, const Selection& selection,
                          std::span<const Candidate> candidates, Bindings bindings,
-                         const HostElements& elements, ThreadPool& pool, BufferPtr arena)
+                         const HostElements& elements, ThreadPool& pool, BufferPtr arena,
+                         const Join& join)
     : FlatProgram(std::move(plan), selection, std::move(bindings), elements.bytes),
       elements_(elements) {
   if (!arena) arena = std::make_shared<HostBuffer>(arena_bytes());
   resolve(selection, candidates, std::move(arena), std::make_shared<HostBuffer>(feed_bytes()),
           {.pool = &pool});
+  if (join) join(this->plan(), joinable_calls());
 }
 
 void HostProgram::feed(ValueId id, const void* data, size_t bytes) {

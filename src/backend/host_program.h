@@ -3,6 +3,7 @@
 // after the other.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -52,8 +53,11 @@ class HostProgram final : public FlatProgram {
   // `candidates` and `pool` must outlive the program; every binding that a step uses must be a
   // HostBuffer. `arena` may be shared with programs that never run at the same time; null: its own.
   // Throws: kInternal where a buffer is missing or too small, kOutOfMemory.
+  // `join` may give one call the work of its next ones.
+  using Join = std::function<void(const Plan& plan, std::span<Call> calls)>;
   HostProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
-              Bindings bindings, const HostElements& elements, ThreadPool& pool, BufferPtr arena);
+              Bindings bindings, const HostElements& elements, ThreadPool& pool, BufferPtr arena,
+              const Join& join = {});
 
   void feed(ValueId id, const void* data, size_t bytes) override;
   void run() noexcept override;

@@ -21,6 +21,14 @@ int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+// A device may make a product and the gated_act of what it makes in one kernel: then all that the
+// first of them uses lasts until the second.
+bool may_join(const Plan& plan, size_t gate) {
+  if (gate == 0 || gate >= plan.steps.size()) return false;
+  const Step &first = plan.steps[gate - 1], &second = plan.steps[gate];
+  return second.op == Op::kGatedAct && first.op == Op::kLinear && first.dir == second.dir;
+}
+
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
                              const std::vector<size_t>& scratch) {
@@ -34,9 +42,7 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
     for (const Output& out : plan.steps[i].outputs) touch(out.value, static_cast<int32_t>(i));
-    // A device may make a product and the gated_act of what it makes in one kernel.
-    if (i > 0 && plan.steps[i].op == Op::kGatedAct && plan.steps[i].dir == Dir::kForward &&
-        plan.steps[i - 1].op == Op::kLinear)
+    if (may_join(plan, i))
       for (ValueId in : plan.steps[i - 1].inputs) touch(in, static_cast<int32_t>(i));
   }
   for (ValueId id : plan.results)
@@ -50,6 +56,7 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     Item& item = items[plan.values.size() + i];
     if (i < scratch.size() && scratch[i] > 0) {
       item.first = item.last = static_cast<int32_t>(i);
+      if (may_join(plan, i + 1)) ++item.last;
       item.bytes = align(static_cast<int64_t>(scratch[i]));
     }
   }

@@ -11,6 +11,7 @@
 #include "backend/cpu/optimizer.h"
 #include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/tile_gates.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
 #include "base/check.h"
@@ -151,7 +152,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
                                    BufferPtr arena) override {
     return std::make_unique<HostProgram>(plan, select(plan), candidates_, bindings, elements_,
-                                         pool_, std::move(arena));
+                                         pool_, std::move(arena), cpu::join_gates);
   }
 
  private:

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What product.cpp does with vectors: turning, packing and finishing blocks.
+// What product.cpp does with vectors: turning and packing blocks; finishing them is in
+// finish-inl.h.
 #pragma once
 
 #include <algorithm>
 
-#include "backend/cpu/bf16-inl.h"
-#include "backend/cpu/product.h"
+#include "backend/cpu/finish-inl.h"
 
 #if WICK_CPU_BF16
 WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
-
-inline __mmask32 words_below(int64_t n) {
-  return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
-}
-inline __mmask16 lanes_below(int64_t n) {
-  return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
-}
 
 // 16 rows of 16 dwords at `from`, `stride` bytes apart, turned. A lane of 128 bits of the output
 // comes from four rows, so gathering lanes while loading leaves 4 x 4 turns inside lanes.
@@ -71,61 +64,6 @@ inline void turn_block(const char* w, char* right) {
                            _mm512_shuffle_epi8(_mm512_unpackhi_epi64(even, odd), sorted));
       }
     }
-}
-
-inline __m512i round_pairs(__m512 low, __m512 high) {
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
-}
-
-inline __m512 widen_words(__m256i h) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-// Rows [first, last) of a block whose top left element is (row, col) of y.
-inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t col, int64_t first,
-                        int64_t last) {
-  const int64_t rows = std::min(last, f.y.rows - row), cols = f.y.cols - col;
-  const __m512 scale = _mm512_set1_ps(f.scale);
-  const __m512 bias0 = f.bias ? _mm512_loadu_ps(f.bias + col) : _mm512_setzero_ps();
-  const __m512 bias1 = f.bias ? _mm512_loadu_ps(f.bias + col + 16) : _mm512_setzero_ps();
-  if (f.y.dtype == DType::kF32) {
-    const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
-    float* to = f.y.as<float>() + (row + first) * f.y.ld + col;
-    for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
-      const float* from = c + i / 16 * 512 + i % 16 * 16;
-      __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
-      __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
-      if (f.add) {
-        v0 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask0, to), v0);
-        v1 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask1, to + 16), v1);
-      }
-      _mm512_mask_storeu_ps(to, mask0, v0);
-      _mm512_mask_storeu_ps(to + 16, mask1, v1);
-    }
-    return;
-  }
-  uint16_t* to = f.y.as<uint16_t>() + (row + first) * f.y.ld + col;
-  if (cols >= 32 && !f.add) {
-    for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
-      const float* from = c + i / 16 * 512 + i % 16 * 16;
-      const __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
-      const __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
-      _mm512_storeu_si512(to, round_pairs(v0, v1));
-    }
-    return;
-  }
-  const __mmask32 mask = words_below(cols);
-  for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
-    const float* from = c + i / 16 * 512 + i % 16 * 16;
-    __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
-    __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
-    if (f.add) {
-      const __m512i old = _mm512_maskz_loadu_epi16(mask, to);
-      v0 = _mm512_add_ps(widen_words(_mm512_castsi512_si256(old)), v0);
-      v1 = _mm512_add_ps(widen_words(_mm512_extracti64x4_epi64(old, 1)), v1);
-    }
-    _mm512_mask_storeu_epi16(to, mask, round_pairs(v0, v1));
-  }
 }
 
 // 32 floats as three times 32 of bf16 that add up to them, each part a block after the one before.

@@ -60,22 +60,24 @@ struct Meanwhile {
   char* made = nullptr;
   const char* next = nullptr;  // `lines` lines to bring near, `each` a step
   int64_t lines = 0, each = 0;
-  const char* out = nullptr;  // where this block's rows of y lie, `out_lines` of them
-  int64_t out_lines = 0, out_each = 0;
+  Near near = {};  // where this block will be stored, `near_rows` a step
+  int64_t near_rows = 0;
+  uint16_t* gates = nullptr;  // of the block to finish
 
   void finish_piece() {
     constexpr int64_t kRows = 4;
-    finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows);
+    finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows, gates);
     if (++piece == 32 / kRows) c = nullptr;
   }
   void finish() {
     while (c != nullptr) finish_piece();
   }
-  void finish_next(const float* block, int64_t block_row, int64_t block_col) {
+  void finish_next(const float* block, int64_t block_row, int64_t block_col, uint16_t* of_gates) {
     finish();
     c = block;
     row = block_row;
     col = block_col;
+    gates = of_gates;
     piece = 0;
   }
 
@@ -110,12 +112,7 @@ struct Meanwhile {
     auto* m = static_cast<Meanwhile*>(context);
     for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
       _mm_prefetch(m->next, _MM_HINT_T0);
-    const int64_t element = m->p.finish.y.dtype == DType::kF32 ? 4 : 2;
-    for (int64_t i = 0; i < m->out_each && m->out_lines > 0;
-         ++i, --m->out_lines, m->out += m->p.finish.y.ld * element) {
-      __builtin_prefetch(m->out, 1, 3);
-      if (element == 4) __builtin_prefetch(m->out + 64, 1, 3);
-    }
+    m->near.step(m->near_rows);
     if (m->c != nullptr) m->finish_piece();
     if (m->wanted > 0 && ++m->waited == m->pause) {
       m->make();
@@ -145,6 +142,7 @@ void work(const Product& p, const Share& share) {
   const bool keep = keeps_sums(p);
   const bool makes = p.turned || p.codes != nullptr || p.rows != nullptr;
   alignas(64) char made[2][kMostSteps * kBlockBytes];
+  alignas(64) uint16_t gates[kGroupBlocks][32 * 32];
   Meanwhile meanwhile{p};
   meanwhile.pause = blocks;
   int64_t which = 0;  // of two blocks of sums: one is finished while the other is made
@@ -164,27 +162,29 @@ void work(const Product& p, const Share& share) {
     b.steps = std::min(x.outer, x.steps - s);
     b.first = s == 0 && !p.continues;
     const bool finishes = s + b.steps == x.steps && p.finish.y;
-    for (int64_t panel = share.p0; panel < share.p1; ++panel) {
+    for (int64_t turn = share.p0; turn < share.p1; ++turn) {
+      const int64_t panel = p.finish.panel(turn, p.panels);
       b.b = block_at(p, panel, s);
       // While this panel is multiplied the next is made, and what comes then is brought near, a
       // piece with each block of rows.
       const int64_t reach = makes ? 2 : 1;
-      const char* next = panel + reach < p.panels ? block_at(p, panel + reach, s) : b.b;
+      const char* next =
+          turn + reach < p.panels ? block_at(p, p.finish.panel(turn + reach, p.panels), s) : b.b;
       const int64_t block_lines = p.rows != nullptr    ? 0
                                   : p.codes != nullptr ? p.codes->block_bytes / 64
                                                        : kBlockBytes / 64;
       const int64_t lines = (block_lines + blocks - 1) / blocks;
       if (makes) {
         auto make_panel = [&](int64_t i) {
-          meanwhile.panel = i;
+          meanwhile.panel = p.finish.panel(i, p.panels);
           meanwhile.at = s;
           meanwhile.made = made[i % 2];
           meanwhile.wanted = i < share.p1 ? b.steps : 0;
         };
-        if (panel == share.p0) make_panel(panel);
+        if (turn == share.p0) make_panel(turn);
         meanwhile.make_all();
-        make_panel(panel + 1);
-        b.b = made[panel % 2];
+        make_panel(turn + 1);
+        b.b = made[turn % 2];
       }
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t block = share.b0 + i;
@@ -197,11 +197,8 @@ void work(const Product& p, const Share& share) {
         meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
         meanwhile.each = part_size(meanwhile.lines, b.steps);
         if (finishes) {
-          const int64_t element = p.finish.y.dtype == DType::kF32 ? 4 : 2;
-          meanwhile.out =
-              p.finish.y.as<char>() + (block * 32 * p.finish.y.ld + panel * 32) * element;
-          meanwhile.out_lines = std::min<int64_t>(32, x.rows - block * 32);
-          meanwhile.out_each = part_size(32, b.steps);
+          meanwhile.near.block(p.finish, block * 32, panel * 32);
+          meanwhile.near_rows = part_size(32, b.steps);
         }
         // A short block stores its sums at once, and after the ones before.
         if (b.a_tiles == 1 && b.before != nullptr) {
@@ -210,7 +207,7 @@ void work(const Product& p, const Share& share) {
         }
         p.unit->block(b);
         b.before = b.a_tiles == 1 ? nullptr : b.c;
-        if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32);
+        if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32, gates[i]);
       }
     }
   }
@@ -249,12 +246,13 @@ void multiply(ThreadPool& pool, const Product& p) {
   const int64_t most =
       keep ? kKeptBlocks / height : longer * kTaskSteps / (height * x.steps * x.parts);
   const int64_t wanted = part_size((keep ? 1 : 4 / longer) * pool.threads(), groups);
+  const int64_t together = p.finish.together(), sets = p.panels / together;
   const int64_t parts =
-      std::min(p.panels, std::max(wanted, count_of(p.panels, std::max<int64_t>(1, most))));
+      std::min(sets, std::max(wanted, count_of(p.panels, std::max<int64_t>(1, most))));
   in_groups(pool, groups, parts, [&](int64_t group, int64_t part, int worker) {
     Share share;
-    share.p0 = p.panels * part / parts;
-    share.p1 = p.panels * (part + 1) / parts;
+    share.p0 = sets * part / parts * together;
+    share.p1 = sets * (part + 1) / parts * together;
     share.b0 = group * height;
     share.b1 = std::min(x.blocks, share.b0 + height);
     share.sums = p.sums != nullptr ? p.sums : static_cast<float*>(p.scratch);

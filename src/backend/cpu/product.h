@@ -93,12 +93,29 @@ void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t 
 // All columns of row-major bf16 `x` [sum, cols] as right operand, [cols/32][sum/32] blocks.
 void pack_right_columns(ThreadPool& pool, const Operand& x, char* to);
 
+// A gated_act with silu that is made while its input's sums are at hand. All in bf16 and in whole
+// panels, with the roundings of the single ops.
+struct Gate {
+  Operand made = {};  // [M, F] of y [M, 2F]
+  Operand x = {};  // backward: y [M, F] is the gradient of what was made of x [M, 2F], and `made`
+                   // [M, 2F] is x's
+  bool keeps = true;  // y is stored too
+  // Which of a product's panels is multiplied as the i-th: a gate's, then its up's.
+  int64_t panel(int64_t i, int64_t panels) const { return x ? i : i % 2 * (panels / 2) + i / 2; }
+  int64_t together() const { return x ? 1 : 2; }  // panels that one thread takes
+};
+
 // What becomes of a finished sum: y (+)= scale * sum + bias, rounded once.
 struct Finish {
   Operand y;  // f32 or bf16
   float scale = 1.0f;
   bool add = false;
   const float* bias = nullptr;  // by column, padded to whole panels
+  const Gate* gate = nullptr;
+  int64_t panel(int64_t i, int64_t panels) const {
+    return gate != nullptr ? gate->panel(i, panels) : i;
+  }
+  int64_t together() const { return gate != nullptr ? gate->together() : 1; }
 };
 
 // x wᵀ with w in tiles: panel p's step s at (p * steps + s) blocks. Or, turned, x w: panel p's step

@@ -2,7 +2,7 @@
 // Products of many rows with codes of 4 bits on AMX's tiles of bytes, for plans that only generate:
 // twice the terms of bf16 for each instruction, and half the bytes (docs/decisions/013).
 //
-// A stretch of 256 along the sum has one scale for each row of x and one for each row of w: x is
+// A stretch of 448 along the sum has one scale for each row of x and one for each row of w: x is
 // rounded to 8 bits, the codes of w are brought from their groups' scales to the largest of them,
 // which leaves a code of the largest group 16 steps and so costs next to nothing. Sums of a stretch
 // are exact; they leave the tiles, are scaled and added in f32 while the next stretch is
@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "backend/cpu/bf16-inl.h"
-#include "backend/cpu/quant_product.h"
+#include "backend/cpu/tile_kernels.h"
 
 #if WICK_CPU_BF16
 #include "backend/cpu/stretches.h"
@@ -29,8 +29,7 @@ namespace wick::cpu {
 namespace {
 
 constexpr int64_t kStep = 64;                  // of the sum in one tile
-constexpr int64_t kScaled = 4;                 // steps that share a scale
-constexpr int64_t kChunk = 8;                  // steps whose codes are made at a time
+constexpr int64_t kStretch = 7;                // steps that share a scale
 constexpr int64_t kMostBlocks = 16;            // of 32 rows that meet them
 constexpr int64_t kNearBytes = 5 << 18;        // of x that stay in the second cache
 constexpr int64_t kLeastRows = 17;             // fewer leave half of a block empty
@@ -40,7 +39,7 @@ constexpr float kLeastScale = 0x1p-100f;       // smaller ones count as this
 
 int64_t round_up_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-// x [rows, K] as bytes: blocks of 32 rows and 64 columns, [K/64 in chunks][blocks][steps].
+// x [rows, K] as bytes: blocks of 32 rows and 64 columns, [K/64 in stretches][blocks][steps].
 struct Bytes {
   int64_t blocks, steps, stretches;
   char* data;
@@ -49,34 +48,18 @@ struct Bytes {
   Bytes(const QuantTiles& w, int64_t rows, void* scratch)
       : blocks(tile_blocks(rows)),
         steps(round_up_div(w.steps, 2)),
-        stretches(round_up_div(steps, kScaled)),
+        stretches(round_up_div(steps, kStretch)),
         data(static_cast<char*>(scratch)),
         scales(reinterpret_cast<float*>(data + blocks * steps * kBlockBytes)) {}
   size_t bytes() const {
     return static_cast<size_t>(blocks * (steps * kBlockBytes + stretches * 32 * 4));
   }
-  int64_t chunk(int64_t step) const { return std::min(kChunk, steps - step / kChunk * kChunk); }
-  char* at(int64_t block, int64_t step) const {
-    const int64_t first = step / kChunk * kChunk;
-    return data + (first * blocks + block * chunk(step) + step - first) * kBlockBytes;
+  int64_t length(int64_t stretch) const { return std::min(kStretch, steps - stretch * kStretch); }
+  char* at(int64_t block, int64_t stretch) const {
+    return data + (stretch * kStretch * blocks + block * length(stretch)) * kBlockBytes;
   }
   float* scale(int64_t block, int64_t stretch) const {
     return scales + (block * stretches + stretch) * 32;
-  }
-};
-
-// Steps [first, first + steps) of panel `panel` of w, a chunk of it.
-struct Chunk {
-  int64_t panel, first, steps;
-  Chunk next(int64_t all) const {
-    Chunk c = *this;
-    c.first += steps;
-    if (c.first == all) {
-      ++c.panel;
-      c.first = 0;
-    }
-    c.steps = std::min(kChunk, all - c.first);
-    return c;
   }
 };
 
@@ -128,8 +111,8 @@ void round_stretch(const uint16_t* x, int64_t cols, int64_t step, int64_t steps,
 // 32 rows of x.
 void round_block(const Operand& x, int64_t block, const Bytes& to) {
   for (int64_t stretch = 0; stretch < to.stretches; ++stretch) {
-    const int64_t step = stretch * kScaled, steps = std::min(kScaled, to.steps - step);
-    char* out = to.at(block, step);
+    const int64_t step = stretch * kStretch, steps = to.length(stretch);
+    char* out = to.at(block, stretch);
     float* scale = to.scale(block, stretch);
     for (int64_t i = 0; i < 32; ++i, out += 64) {
       const int64_t row = block * 32 + i;
@@ -144,60 +127,62 @@ void round_block(const Operand& x, int64_t block, const Bytes& to) {
   }
 }
 
-// Codes of a chunk of w as right operands of bytes. A code of 4 bits times its row's factor, fixed
-// point with 8 bits of fraction, is rounded to a byte: the same row of w lies in a whole dword.
+// A stretch of a panel of w as right operands of bytes. A code of 4 bits times its row's factor,
+// fixed point with 8 bits of fraction, is rounded to a byte: the same row of w lies in a whole
+// dword.
 struct Made {
-  alignas(64) char tiles[kChunk * kBlockBytes];
-  alignas(64) float scales[kChunk / kScaled][32];  // of a stretch, by row of w
-  alignas(64) int16_t factors[2 * kChunk][2][32];  // of half a step, twice for each row
+  alignas(64) char tiles[kStretch * kBlockBytes];
+  alignas(64) float scales[32];                      // by row of w
+  alignas(64) int16_t factors[2 * kStretch][2][32];  // of half a step, twice for each row
   const QuantTiles* w;
-  Chunk chunk;
+  int64_t panel, first, steps;
   int64_t piece, pieces;
 
-  void begin(const QuantTiles& codes, const Chunk& which) {
+  void begin(const QuantTiles& codes, int64_t of_panel, int64_t first_step, int64_t of_steps) {
     w = &codes;
-    chunk = which;
+    panel = of_panel;
+    first = first_step;
+    steps = of_steps;
     piece = 0;
-    pieces = chunk.steps * 4;
-    for (int64_t s = 0; s < chunk.steps; s += kScaled) make_factors(s);
+    pieces = steps * 4;
+    make_factors();
   }
+  void none() { piece = pieces = 0; }
 
   __m512 group_scale(int64_t half, int64_t tile) const {
     if (half >= w->steps) return _mm512_setzero_ps();
-    return widen_words(_mm256_load_si256(
-        reinterpret_cast<const __m256i*>(w->scales(chunk.panel, half) + tile * 32)));
+    return widen_words(
+        _mm256_load_si256(reinterpret_cast<const __m256i*>(w->scales(panel, half) + tile * 32)));
   }
-  void make_factors(int64_t s) {
-    const int64_t first = 2 * s, last = 2 * std::min(chunk.steps, s + kScaled);
+  void make_factors() {
     for (int64_t tile = 0; tile < 2; ++tile) {
       __m512 most = _mm512_set1_ps(kLeastScale);
-      for (int64_t h = first; h < last; ++h)
-        most = _mm512_max_ps(_mm512_abs_ps(group_scale(2 * chunk.first + h, tile)), most);
+      for (int64_t h = 0; h < 2 * steps; ++h)
+        most = _mm512_max_ps(_mm512_abs_ps(group_scale(2 * first + h, tile)), most);
       const __m512 unit = _mm512_div_ps(_mm512_set1_ps(kMostCode), most);
-      for (int64_t h = first; h < last; ++h) {
+      for (int64_t h = 0; h < 2 * steps; ++h) {
         const __m512i factor =
-            _mm512_cvtps_epi32(_mm512_mul_ps(group_scale(2 * chunk.first + h, tile), unit));
+            _mm512_cvtps_epi32(_mm512_mul_ps(group_scale(2 * first + h, tile), unit));
         _mm512_store_si512(factors[h][tile],
                            _mm512_or_si512(_mm512_and_si512(factor, _mm512_set1_epi32(0xffff)),
                                            _mm512_slli_epi32(factor, 16)));
       }
-      _mm512_store_ps(scales[s / kScaled] + tile * 16,
-                      _mm512_mul_ps(most, _mm512_set1_ps(256 / kMostCode)));
+      _mm512_store_ps(scales + tile * 16, _mm512_mul_ps(most, _mm512_set1_ps(256 / kMostCode)));
     }
   }
 
   // 16 rows and 32 columns.
   void make_piece() {
-    const int64_t half = piece / 2, tile = piece % 2, column = 2 * chunk.first + half;
+    const int64_t half = piece / 2, tile = piece % 2, column = 2 * first + half;
     char* to = tiles + half / 2 * kBlockBytes + tile * 1024 + half % 2 * 512;
     ++piece;
     if (column >= w->steps) {
       std::memset(to, 0, 512);
       return;
     }
-    const char* from = w->block(chunk.panel, column) + tile * (w->block_bytes / 2);
+    const char* from = w->block(panel, column) + tile * (w->block_bytes / 2);
     for (int64_t line = 0; line < 256; line += 64)
-      _mm_prefetch(from + 2 * chunk.steps * w->block_bytes + line, _MM_HINT_T1);
+      _mm_prefetch(from + 2 * steps * w->block_bytes + line, _MM_HINT_T1);
     const __m512i factor = _mm512_load_si512(factors[half][tile]);
     // Codes lie 8 too high; half a step rounds.
     const __m512i start = _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(factor, 3));
@@ -226,55 +211,57 @@ struct Made {
   }
 };
 
-// The sums of a stretch on their way into f32, and a finished block into y.
+// The sums of a stretch on their way into f32, and with the last one into y.
 struct Drain {
   alignas(64) int32_t sums[kBlockElements];  // as Block::c has them
   alignas(64) float w_scales[32];
   float* total = nullptr;  // the same in f32
   const float* x_scales = nullptr;
   const Finish* finish = nullptr;  // with the last stretch
-  int64_t row = 0, col = 0;        // of y
-  bool first = false;              // of a block's stretches
-  int64_t at = 32;                 // rows that are done
+  uint16_t* gates = nullptr;
+  int64_t row = 0, col = 0;  // of y
+  bool first = false;        // of a block's stretches
+  int64_t at = 32;           // rows that are done
 
+  struct Pair {
+    __m512 v0, v1;
+  };
+  Pair summed(int64_t i, __m512 scale0, __m512 scale1) const {
+    const int64_t offset = i / 16 * 512 + i % 16 * 16;
+    const __m512 x = _mm512_set1_ps(x_scales[i]);
+    const __m512 v0 = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset)), scale0);
+    const __m512 v1 =
+        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset + 256)), scale1);
+    const __m512 old0 = first ? _mm512_setzero_ps() : _mm512_load_ps(total + offset);
+    const __m512 old1 = first ? _mm512_setzero_ps() : _mm512_load_ps(total + offset + 256);
+    return {_mm512_fmadd_ps(v0, x, old0), _mm512_fmadd_ps(v1, x, old1)};
+  }
   void rows(int64_t count) {
     if (at == 32) return;
     const __m512 scale0 = _mm512_load_ps(w_scales), scale1 = _mm512_load_ps(w_scales + 16);
     const int64_t end = std::min<int64_t>(32, at + count);
-    for (int64_t i = at; i < end; ++i) {
-      const int64_t offset = i / 16 * 512 + i % 16 * 16;
-      const __m512 x = _mm512_set1_ps(x_scales[i]);
-      const __m512 v0 = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset)), scale0);
-      const __m512 v1 =
-          _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset + 256)), scale1);
-      float* to = total + offset;
-      const __m512 old0 = first ? _mm512_setzero_ps() : _mm512_load_ps(to);
-      const __m512 old1 = first ? _mm512_setzero_ps() : _mm512_load_ps(to + 256);
-      _mm512_store_ps(to, _mm512_fmadd_ps(v0, x, old0));
-      _mm512_store_ps(to + 256, _mm512_fmadd_ps(v1, x, old1));
+    if (finish != nullptr && stores_words(*finish, col)) {
+      const __m512 scale = _mm512_set1_ps(finish->scale);
+      const float* bias = finish->bias;
+      const __m512 bias0 = bias ? _mm512_loadu_ps(bias + col) : _mm512_setzero_ps();
+      const __m512 bias1 = bias ? _mm512_loadu_ps(bias + col + 16) : _mm512_setzero_ps();
+      const int64_t last = std::min(end, finish->y.rows - row);
+      for (int64_t i = at; i < last; ++i) {
+        const Pair v = summed(i, scale0, scale1);
+        store_words(
+            *finish, row + i, col,
+            round_pairs(_mm512_fmadd_ps(v.v0, scale, bias0), _mm512_fmadd_ps(v.v1, scale, bias1)),
+            gates + i * 32);
+      }
+    } else {
+      for (int64_t i = at; i < end; ++i) {
+        const Pair v = summed(i, scale0, scale1);
+        _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16, v.v0);
+        _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16 + 256, v.v1);
+      }
+      if (finish != nullptr) finish_rows(total, *finish, row, col, at, end);
     }
-    if (finish != nullptr) finish_rows(total, *finish, row, col, at, end);
     at = end;
-  }
-};
-
-// Rows of y that a block will be stored to, brought near a few at a time.
-struct Near {
-  const char* at = nullptr;
-  int64_t row_bytes = 0, lines = 0, left = 0;
-
-  void block(const Finish& f, int64_t row, int64_t col) {
-    const auto element = static_cast<int64_t>(dtype_bytes(f.y.dtype));
-    row_bytes = f.y.ld * element;
-    at = f.y.as<char>() + row * row_bytes + col * element;
-    lines = element / 2;
-    left = std::min<int64_t>(32, f.y.rows - row);
-  }
-  void step() {
-    for (int i = 0; i < 4 && left > 0; ++i, --left, at += row_bytes) {
-      __builtin_prefetch(at, 1, 3);
-      if (lines == 2) __builtin_prefetch(at + 64, 1, 3);
-    }
   }
 };
 
@@ -309,11 +296,11 @@ void multiply_stretch(const char* a, const char* b, int64_t steps, Drain& drain,
   _tile_loadd(6, b, 64);
   WICK_BYTES_STEP(WICK_BYTES_START, last > 0)
   memory_fence();
-  near.step();
+  near.step(4);
   next.make(done + 1, all);
   for (int64_t s = 1; s < last; ++s) {
     WICK_BYTES_STEP(WICK_BYTES_GO_ON, true)
-    near.step();
+    near.step(4);
     drain.rows(rows);
     next.make(done + s + 1, all);
   }
@@ -340,56 +327,50 @@ WICK_BF16_END
 namespace wick::cpu {
 namespace {
 
-// Panels [p0, p1) of w and blocks of rows [b0, b1) of x.
+// Panels [p0, p1) of w, in the order of the finish, and blocks of rows [b0, b1) of x.
 void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0, int64_t p1,
           int64_t b0, int64_t b1) {
   alignas(64) float totals[kMostBlocks][kBlockElements];
+  alignas(64) uint16_t gates[kMostBlocks][kBlockElements];
   Made made[2];
   Drain drain;
   Near near;
-  int at = 0;
-  Chunk chunk{p0, 0, x.chunk(0)};
-  made[0].begin(w, chunk);
+  const int64_t panels = tile_blocks(w.rows), all = (p1 - p0) * x.stretches;
+  auto begin = [&](int64_t i) {
+    const int64_t stretch = i % x.stretches;
+    if (i < all)
+      made[i % 2].begin(w, finish.panel(p0 + i / x.stretches, panels), stretch * kStretch,
+                        x.length(stretch));
+    else
+      made[i % 2].none();
+  };
+  begin(0);
   made[0].make(1, 1);
   kAmxUnit.begin(16);
-  for (; chunk.panel < p1; chunk = chunk.next(x.steps), at ^= 1) {
-    const Chunk next = chunk.next(x.steps);
-    Made& coming = made[at ^ 1];
-    if (next.panel < p1)
-      coming.begin(w, next);
-    else
-      coming.piece = coming.pieces = 0;
-    const int64_t all = (b1 - b0) * chunk.steps;
-    int64_t done = 0;
+  for (int64_t i = 0; i < all; ++i) {
+    const int64_t stretch = i % x.stretches, steps = x.length(stretch);
+    const bool last = stretch + 1 == x.stretches;
+    const Made& now = made[i % 2];
+    begin(i + 1);
     for (int64_t b = b0; b < b1; ++b) {
-      if (chunk.first + chunk.steps == x.steps) near.block(finish, b * 32, chunk.panel * 32);
-      for (int64_t s = 0; s < chunk.steps; s += kScaled) {
-        const int64_t steps = std::min(kScaled, chunk.steps - s), step = chunk.first + s;
-        multiply_stretch(x.at(b, step), made[at].tiles + s * kBlockBytes, steps, drain, near,
-                         coming, done, all);
-        done += steps;
-        // What the next stretch, or the end, drains.
-        std::memcpy(drain.w_scales, made[at].scales[s / kScaled], sizeof drain.w_scales);
-        drain.total = totals[b - b0];
-        drain.x_scales = x.scale(b, step / kScaled);
-        drain.finish = step + steps == x.steps ? &finish : nullptr;
-        drain.row = b * 32;
-        drain.col = chunk.panel * 32;
-        drain.first = step == 0;
-        drain.at = 0;
-      }
+      if (last) near.block(finish, b * 32, now.panel * 32);
+      multiply_stretch(x.at(b, stretch), now.tiles, steps, drain, near, made[(i + 1) % 2],
+                       (b - b0) * steps, (b1 - b0) * steps);
+      // What the next stretch, or the end, drains.
+      std::memcpy(drain.w_scales, now.scales, sizeof drain.w_scales);
+      drain.total = totals[b - b0];
+      drain.x_scales = x.scale(b, stretch);
+      drain.finish = last ? &finish : nullptr;
+      drain.gates = gates[b - b0];
+      drain.row = b * 32;
+      drain.col = now.panel * 32;
+      drain.first = stretch == 0;
+      drain.at = 0;
     }
   }
   store_sums(drain);
   drain.rows(32);
   kAmxUnit.end();
-}
-
-Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
-  Operand part = o;
-  part.rows = rows;
-  part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
-  return part;
 }
 
 }  // namespace
@@ -410,6 +391,8 @@ void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& 
     const Operand part = rows_of(x, row, rows);
     Finish finish_part = finish;
     finish_part.y = rows_of(finish.y, row, rows);
+    Gate gate;
+    if (finish.gate != nullptr) finish_part.gate = &(gate = rows_of(*finish.gate, row, rows));
     const Bytes bytes(w, rows, scratch);
     pool.parallel(bytes.blocks, [&](int64_t block) { round_block(part, block, bytes); });
     const int64_t near =
@@ -417,11 +400,13 @@ void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& 
     const int64_t groups = round_up_div(bytes.blocks, near);
     const int64_t height = round_up_div(bytes.blocks, groups);
     const int64_t most = std::max<int64_t>(1, kTaskSteps / (height * bytes.steps));
+    const int64_t together = finish.together(), sets = panels / together;
     const int64_t tasks = std::min(
-        panels, std::max(round_up_div(4 * pool.threads(), groups), round_up_div(panels, most)));
+        sets, std::max(round_up_div(4 * pool.threads(), groups), round_up_div(panels, most)));
     in_groups(pool, groups, tasks, [&](int64_t group, int64_t task, int) {
-      work(w, bytes, finish_part, panels * task / tasks, panels * (task + 1) / tasks,
-           group * height, std::min(bytes.blocks, (group + 1) * height));
+      work(w, bytes, finish_part, sets * task / tasks * together,
+           sets * (task + 1) / tasks * together, group * height,
+           std::min(bytes.blocks, (group + 1) * height));
     });
   }
 }

@@ -11,37 +11,11 @@
 #include "base/half.h"
 #include "base/threads.h"
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/product-inl.h"
+#include "backend/cpu/silu-inl.h"
 
 WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
-
-struct Words {
-  __m512 low, high;
-};
-inline Words load_wide(const uint16_t* p, __mmask32 mask) {
-  const __m512i v = _mm512_maskz_loadu_epi16(mask, p);
-  return {widen_words(_mm512_castsi512_si256(v)), widen_words(_mm512_extracti64x4_epi64(v, 1))};
-}
-
-// sigmoid(x), and 1 minus it, to 13 bits. NaN stays NaN.
-inline __m512 sigmoid(__m512 x, __m512* rest) {
-  // 2^-(x log2 e), between 2^-100 and 2^100: beyond, bf16 sees no difference.
-  __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f));
-  y = _mm512_min_ps(_mm512_set1_ps(100.0f), _mm512_max_ps(_mm512_set1_ps(-100.0f), y));
-  const __m512 k = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 f = _mm512_sub_ps(y, k);
-  __m512 p = _mm512_set1_ps(9.61812910e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.55041087e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40226507e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  const __m512 e = _mm512_scalef_ps(p, k), d = _mm512_add_ps(e, _mm512_set1_ps(1.0f));
-  const __m512 s = _mm512_rcp14_ps(d);
-  *rest = _mm512_mul_ps(e, s);
-  return s;
-}
 
 void silu_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
   const int64_t f = y.cols;
@@ -51,21 +25,9 @@ void silu_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
     for (int64_t i = 0; i < f; i += 32) {
       const __mmask32 mask = words_below(f - i);
       const Words g = load_wide(gate + i, mask), u = load_wide(up + i, mask);
-      __m512 rest;
-      const __m512 low = _mm512_mul_ps(_mm512_mul_ps(g.low, sigmoid(g.low, &rest)), u.low);
-      const __m512 high = _mm512_mul_ps(_mm512_mul_ps(g.high, sigmoid(g.high, &rest)), u.high);
-      _mm512_mask_storeu_epi16(to + i, mask, round_pairs(low, high));
+      _mm512_mask_storeu_epi16(to + i, mask, gated(g, u));
     }
   }
-}
-
-// silu' = s (1 + x (1 - s)).
-inline void silu_bwd(__m512 g, __m512 u, __m512 dy, __m512* dg, __m512* du) {
-  __m512 rest;
-  const __m512 s = sigmoid(g, &rest);
-  const __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(g, rest), s, s);
-  *dg = _mm512_mul_ps(_mm512_mul_ps(dy, u), slope);
-  *du = _mm512_mul_ps(dy, _mm512_mul_ps(g, s));
 }
 
 void silu_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int64_t t0, int64_t t1) {
@@ -78,11 +40,10 @@ void silu_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int64
       const __mmask32 mask = words_below(f - i);
       const Words g = load_wide(gate + i, mask), u = load_wide(gate + f + i, mask),
                   d = load_wide(from + i, mask);
-      Words dg, du;
-      silu_bwd(g.low, u.low, d.low, &dg.low, &du.low);
-      silu_bwd(g.high, u.high, d.high, &dg.high, &du.high);
-      _mm512_mask_storeu_epi16(to + i, mask, round_pairs(dg.low, dg.high));
-      _mm512_mask_storeu_epi16(to + f + i, mask, round_pairs(du.low, du.high));
+      __m512i dg, du;
+      gated_bwd(g, u, d, &dg, &du);
+      _mm512_mask_storeu_epi16(to + i, mask, dg);
+      _mm512_mask_storeu_epi16(to + f + i, mask, du);
     }
   }
 }

@@ -16,13 +16,6 @@ int64_t stretch_of(int64_t rows) {
   return tile_blocks((rows + parts - 1) / parts) * 32;
 }
 
-Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
-  Operand part = o;
-  part.rows = rows;
-  part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
-  return part;
-}
-
 // Multiplies one stretch of y's rows after the other; load(row, rows, scratch) gives the left
 // operand's.
 template <typename Load>
@@ -38,11 +31,24 @@ void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
     product.x = load(row, rows, streamed);
     product.finish = finish;
     product.finish.y = rows_of(finish.y, row, rows);
+    Gate gate;
+    if (finish.gate != nullptr) product.finish.gate = &(gate = rows_of(*finish.gate, row, rows));
     multiply(pool, product);
   }
 }
 
 }  // namespace
+
+Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
+  if (!o) return o;
+  Operand part = o;
+  part.rows = rows;
+  part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
+  return part;
+}
+Gate rows_of(const Gate& gate, int64_t row, int64_t rows) {
+  return {rows_of(gate.made, row, rows), rows_of(gate.x, row, rows), gate.keeps};
+}
 
 TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {
   if (dtype_is_quantized(w.dtype)) return {nullptr, QuantTiles(w.data, w.dtype, w.rows, w.cols)};
