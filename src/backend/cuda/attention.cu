@@ -47,10 +47,11 @@ size_t attention_fwd_scratch(const StepArgs& args, int) {
   return attention_fwd_mma_scratch(attr<AttentionAttr>(*args.step), args.in[0].rows,
                                    args.in[1].rows, A);
 }
+template <Arch A>
 size_t attention_bwd_scratch(const StepArgs& args, int sms) {
   const AttentionAttr& a = attr<AttentionAttr>(*args.step);
   const size_t stats = AttentionStats::bytes(args.in[1].rows, a.heads);
-  return by_mma(args) ? stats + attention_bwd_mma_scratch(a, args.in[1].rows, sms) : stats;
+  return by_mma(args) ? stats + attention_bwd_mma_scratch(a, args.in[1].rows, sms, A) : stats;
 }
 
 template <Arch A>
@@ -58,7 +59,7 @@ constexpr Candidate kTable[] = {
     {Op::kAttention, Dir::kForward, "attention_fwd", attention_fwd, attention_fwd_accepts,
      attention_fwd_scratch<A>},
     {Op::kAttention, Dir::kBackward, "attention_bwd", attention_bwd, attention_bwd_accepts,
-     attention_bwd_scratch},
+     attention_bwd_scratch<A>},
 };
 
 }  // namespace

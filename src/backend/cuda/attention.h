@@ -5,11 +5,12 @@
 //   f32 products. The maximum of a row comes first and every sum runs over keys (dk, dv: heads,
 //   then rows) one by one, so an element's bits depend on its own row's range and nothing else.
 // - mma (attention_fwd.cu, attention_bwd.cu): bf16 operands in rows that lie aligned to 16 bytes,
-//   head_dim 64, 80, 96, 128 or 256; by warp groups on sm_90 for 64 and 128. Probabilities and
-//   their gradients are rounded to bf16 before they are multiplied, sums are f32. Blocks of keys
-//   are counted from row 0 of k, so bits depend on a segment's place in the pack, on T and (dk, dv)
-//   the number of multiprocessors, not on its neighbours. Decoding counts keys from the row's own
-//   begin: its bits depend on the range's length and on S.
+//   head_dim 64, 80, 96, 128 or 256; by warp groups on sm_90 for 64 and 128, and there, for causal
+//   rows, with tiles by the bulk copy engine (attention_fwd_bulk.cu, attention_bwd_bulk.cu).
+//   Probabilities and their gradients are rounded to bf16 before they are multiplied, sums are f32.
+//   Blocks of keys are counted from row 0 of k, so bits depend on a segment's place in the pack, on
+//   T, the heads and the number of multiprocessors, not on its neighbours. Decoding counts keys
+//   from the row's own begin: its bits depend on the range's length and on S.
 //
 // Ranges are clamped to the rows of k. Within the hull of the ranges of neighbouring rows (128 at
 // most) v must be finite, also where no row looks.
@@ -107,10 +108,15 @@ void attention_bwd_exact(const StepArgs& args);  // scratch: AttentionStats::byt
 bool attention_mma_serves(const AttentionAttr& attr, DType dtype);
 size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int64_t keys,
                                  Arch arch);
-size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int sms);
+size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int sms, Arch arch);
 // False, with nothing enqueued, where the card has too little shared memory.
 bool attention_fwd_mma(const StepArgs& args);
 bool attention_bwd_mma(const StepArgs& args);
+// The same with tiles by the bulk copy engine, where it serves; false too where there is no driver
+// function for its maps.
+bool attention_bulk_serves(const AttentionAttr& attr, Arch arch);
+bool attention_fwd_bulk(const StepArgs& args);  // causal_self alone
+bool attention_bwd_bulk(const StepArgs& args);
 
 // The keys that row t looks at, of those that exist.
 struct KeyRange {

@@ -10,9 +10,7 @@
 // Both make the scores again; that is seven products of five. A key block's list of (head, row
 // block) is cut into `splits` equal stretches, each summed into a part of its own in f32, because a
 // short sequence has few key blocks. The number depends on T, the heads and the multiprocessors.
-//
-// H200, bf16, 14 heads of 64 over 2, in a graph (2026-11): 512 17 us, 1024 30, 16 x 512 117,
-// 4 x 2048 290 (260 TFLOP/s counted as five products).
+// On sm_90 attention_bwd_bulk.cu serves heads of 64 and 128.
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
@@ -22,7 +20,7 @@ namespace wick::cuda {
 namespace {
 
 constexpr int kBlock = kAttentionBlock, kThreads = 128;
-constexpr int kMostSplits = 12;
+constexpr int kMostSplits = 12, kStep = kBwdStep;
 
 struct BwdArgs : AttentionBwd<Bf16> {
   float scale2 = 0;    // to powers of 2
@@ -59,10 +57,10 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   constexpr int E = C::E;
   if (!(With1 && a.dk) && !(With2 && a.dv)) return;
   const int j0 = block * kBlock, group = a.heads / a.kv_heads, thread = threadIdx.x;
-  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared), a.k.data + kv * E,
-                                             a.k.ld, j0, 0, a.tokens, thread);
-  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared) + C::kTile,
-                                             a.v.data + kv * E, a.v.ld, j0, 0, a.tokens, thread);
+  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared), a.k.data + kv * E, a.k.ld, j0, 0,
+                                 a.tokens, thread);
+  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared) + C::kTile, a.v.data + kv * E,
+                                 a.v.ld, j0, 0, a.tokens, thread);
   // Row blocks [block, block + count) see these keys: where a row begins never decreases.
   int count = 0;
   for (int b = block; b < a.padded / kBlock; b += kThreads) {
@@ -78,10 +76,10 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   auto fetch = [&](int item, int i) {
     const Stage<C> stage(shared, i);
     const int head = kv * group + item / count, t0 = (block + item % count) * kBlock;
-    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.first, a.q.data + head * E, a.q.ld, t0, 0,
-                                               a.tokens, thread);
-    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.second, a.dy.data + head * E, a.dy.ld, t0, 0,
-                                               a.tokens, thread);
+    copy_tile<E, kBlock, kThreads>(stage.first, a.q.data + head * E, a.q.ld, t0, 0, a.tokens,
+                                   thread);
+    copy_tile<E, kBlock, kThreads>(stage.second, a.dy.data + head * E, a.dy.ld, t0, 0, a.tokens,
+                                   thread);
     const int64_t at = static_cast<int64_t>(head) * a.padded + t0;
     if (thread < kBlock / 4)
       copy16(stage.lse + thread * 4, a.lse + at + thread * 4, true);
@@ -93,14 +91,12 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
   };
   if (from < to) fetch(from, 0);
   copies_wait();
-  if constexpr (C::kGroups) group_publish();
   __syncthreads();
-  Maker<C, true, With1, With2> warp(shared);
+  Warp<C, true, With1, With2> warp(shared);
   warp.keep_fixed();
   for (int item = from, i = 0; item < to; ++item, i ^= 1) {
     if (item > from) {
       copies_wait();
-      if constexpr (C::kGroups) group_publish();
       __syncthreads();
     }
     if (item + 1 < to) fetch(item + 1, i ^ 1);
@@ -108,8 +104,8 @@ __device__ void make_keys(const BwdArgs& a, unsigned char* shared, int block, in
     const int t0 = (block + item % count) * kBlock;
     const bool masked = t0 < j0 + kBlock - 1 || stage.low[kBlock - 1] > j0;
 #pragma unroll
-    for (int first = 0; first < kBlock; first += C::kStep)
-      if (C::kGroups || t0 + first + C::kStep > j0 + warp.row0)
+    for (int first = 0; first < kBlock; first += kStep)
+      if (t0 + first + kStep > j0 + warp.row0)
         warp.step(stage, first, j0, t0, masked, a.scale2, stage.lse, stage.delta, stage.low,
                   bool(a.dk), bool(a.dv));
   }
@@ -133,18 +129,17 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
   const int t0 = block * kBlock, kv = head / (a.heads / a.kv_heads), thread = threadIdx.x;
   auto fetch = [&](int b, int i) {
     const Stage<C> stage(shared, i);
-    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.first, a.k.data + kv * E, a.k.ld, b * kBlock,
-                                               0, a.tokens, thread);
-    copy_tile<E, kBlock, kThreads, C::kGroups>(stage.second, a.v.data + kv * E, a.v.ld, b * kBlock,
-                                               0, a.tokens, thread);
+    copy_tile<E, kBlock, kThreads>(stage.first, a.k.data + kv * E, a.k.ld, b * kBlock, 0, a.tokens,
+                                   thread);
+    copy_tile<E, kBlock, kThreads>(stage.second, a.v.data + kv * E, a.v.ld, b * kBlock, 0, a.tokens,
+                                   thread);
   };
   fetch(block, 0);
-  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared), a.q.data + head * E,
-                                             a.q.ld, t0, 0, a.tokens, thread);
-  copy_tile<E, kBlock, kThreads, C::kGroups>(reinterpret_cast<Bf16*>(shared) + C::kTile,
-                                             a.dy.data + head * E, a.dy.ld, t0, 0, a.tokens,
-                                             thread);
-  Maker<C, false, true, false> warp(shared);
+  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared), a.q.data + head * E, a.q.ld, t0,
+                                 0, a.tokens, thread);
+  copy_tile<E, kBlock, kThreads>(reinterpret_cast<Bf16*>(shared) + C::kTile, a.dy.data + head * E,
+                                 a.dy.ld, t0, 0, a.tokens, thread);
+  Warp<C, false, true, false> warp(shared);
   float lse[2], delta[2];
   int low[2];
 #pragma unroll
@@ -157,7 +152,6 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
   const int least = a.low[t0] / kBlock, most_low = a.low[t0 + kBlock - 1];
   for (int b = block, i = 0; b >= least; --b, i ^= 1) {
     copies_wait();
-    if constexpr (C::kGroups) group_publish();
     __syncthreads();
     if (b == block) warp.keep_fixed();
     if (b > least) fetch(b - 1, i ^ 1);
@@ -165,8 +159,8 @@ __device__ void make_rows(const BwdArgs& a, unsigned char* shared, int block, in
     const int j0 = b * kBlock;
     const bool masked = b == block || most_low > j0;
 #pragma unroll
-    for (int first = 0; first < kBlock; first += C::kStep)
-      if (C::kGroups || j0 + first <= t0 + warp.row0 + 15)
+    for (int first = 0; first < kBlock; first += kStep)
+      if (j0 + first <= t0 + warp.row0 + 15)
         warp.step(stage, first, t0, j0, masked, a.scale2, lse, delta, low, true, false);
   }
   copies_wait();
@@ -254,7 +248,8 @@ bool launch(const StepArgs& args) {
 
 }  // namespace
 
-size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int sms) {
+size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int sms, Arch arch) {
+  if (attention_bulk_serves(attr, arch)) return 0;
   const int64_t splits = splits_of(attr, tokens, sms);
   if (splits == 1) return 0;
   const int64_t part = AttentionStats::padded_rows(tokens) * attr.kv_heads * attr.head_dim;
@@ -262,12 +257,11 @@ size_t attention_bwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int 
 }
 
 bool attention_bwd_mma(const StepArgs& args) {
-  return with_head_dim(attr<AttentionAttr>(*args.step).head_dim, [&](auto dim) {
+  const AttentionAttr& how = attr<AttentionAttr>(*args.step);
+  if (attention_bulk_serves(how, queue(args).arch)) return attention_bwd_bulk(args);
+  return with_head_dim(how.head_dim, [&](auto dim) {
     constexpr int E = decltype(dim)::value;
-    if constexpr (E == 64 || E == 128)
-      if (queue(args).arch == Arch::kSm90)
-        return launch<BwdShape<E, true, E == 64 ? 64 : 32, 2>>(args);
-    return launch<BwdShape<E, false, 32, E <= 64 ? 3 : E <= 96 ? 2 : 1>>(args);
+    return launch<BwdShape<E, E <= 64 ? 3 : E <= 96 ? 2 : 1>>(args);
   });
 }
 

@@ -4,18 +4,17 @@
 #pragma once
 
 #include "backend/cuda/attention.h"
-#include "backend/cuda/attention_wgmma.cuh"
+#include "backend/cuda/attention_mma.cuh"
 
 namespace wick::cuda {
 
-// Products by warps, or (Groups) by one warp group.
-template <int E_, bool Groups_, int Step_, int Blocks_>
+constexpr int kBwdStep = 32;  // streamed rows at a time
+
+template <int E_, int Blocks_>
 struct BwdShape {
-  static constexpr bool kGroups = Groups_;
-  static constexpr int E = E_, kTile = kAttentionBlock * (kGroups ? E : E + 8);
-  static constexpr int kStep = Step_;                      // streamed rows at a time
-  static constexpr bool kRegisters = !kGroups && E <= 64;  // the fixed tiles' fragments are kept
-  static constexpr bool kApart = E > 128;                  // dk and dv need a pass each
+  static constexpr int E = E_, kTile = kAttentionBlock * (E + 8);
+  static constexpr bool kRegisters = E <= 64;  // the fixed tiles' fragments are kept
+  static constexpr bool kApart = E > 128;      // dk and dv need a pass each
   static constexpr int kMinBlocks = Blocks_;
   static constexpr size_t kStatBytes = 1024;  // lse, delta, low of a stage's rows
   static constexpr size_t kStageBytes = sizeof(Bf16) * 2 * kTile + kStatBytes;
@@ -167,90 +166,5 @@ struct Warp {
       if (want1) multiply(sums1, dp, stage.first, first);
   }
 };
-
-// The same by a warp group, whose four warps take every step together. Products run while the
-// probabilities, and then their gradients, are made.
-template <class C, bool Keys, bool With1, bool With2>
-struct Group {
-  static constexpr int E = C::E, kStep = C::kStep, kPanel = kAttentionBlock * 64;
-  const Bf16 *fixed1, *fixed2;
-  int row0, lane;
-  float sums1[With1 ? E / 8 : 1][4], sums2[With2 ? E / 8 : 1][4];
-
-  __device__ Group(unsigned char* shared) {
-    fixed1 = reinterpret_cast<Bf16*>(shared);
-    fixed2 = fixed1 + C::kTile;
-    row0 = threadIdx.x / 32 * 16;
-    lane = threadIdx.x % 32;
-    clear(sums1);
-    clear(sums2);
-  }
-  template <int N>
-  __device__ __forceinline__ void clear(float (&x)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[n][i] = 0.0f;
-  }
-  __device__ void keep_fixed() {}
-  __device__ __forceinline__ void multiply_transposed(float (&to)[kStep / 8][4], const Bf16* fixed,
-                                                      const Bf16* streamed, int first) const {
-#pragma unroll
-    for (int k = 0; k < E / 16; ++k) {
-      const int at = k / 4 * kPanel + k % 4 * 16;
-      const uint64_t left = panel(fixed + at), right = panel(streamed + at + first * 64);
-      if constexpr (kStep == 64)
-        group_multiply_64(to, left, right, k > 0);
-      else
-        group_multiply_32(to, left, right, k > 0);
-    }
-    group_commit();
-  }
-  __device__ __forceinline__ void multiply(float (&to)[E / 8][4],
-                                           const uint32_t (&left)[kStep / 16][4],
-                                           const Bf16* streamed, int first) const {
-    group_begin();
-#pragma unroll
-    for (int k = 0; k < kStep / 16; ++k)
-#pragma unroll
-      for (int n = 0; n < E / 64; ++n)
-        group_multiply<false>(&to[n * 8], left[k],
-                              panel(streamed + n * kPanel + (first + k * 16) * 64), true);
-    group_commit();
-  }
-  __device__ __forceinline__ void step(const Stage<C>& stage, int first, int fixed0, int streamed0,
-                                       bool masked, float scale2, const float* lse,
-                                       const float* delta, const int* low, bool, bool) {
-    float s[kStep / 8][4], dp[kStep / 8][4];
-    uint32_t p_left[kStep / 16][4], ds_left[kStep / 16][4];
-    group_begin();
-    multiply_transposed(s, fixed1, stage.first, first);
-    if constexpr (With1) multiply_transposed(dp, fixed2, stage.second, first);
-    group_wait<With1 ? 1 : 0>();
-    group_done(s);
-    const int row = row0 + lane / 4, col = first + lane % 4 * 2;
-    make_probabilities<Keys>(s, row, col, fixed0, streamed0, masked, scale2, lse, low);
-    if constexpr (With2) {
-#pragma unroll
-      for (int k = 0; k < kStep / 16; ++k) left_of_sums(p_left[k], s[2 * k], s[2 * k + 1]);
-      multiply(sums2, p_left, stage.second, first);
-    }
-    if constexpr (With1) {
-      group_wait<With2 ? 1 : 0>();
-      group_done(dp);
-      make_gradients<Keys>(dp, s, col, delta);
-#pragma unroll
-      for (int k = 0; k < kStep / 16; ++k) left_of_sums(ds_left[k], dp[2 * k], dp[2 * k + 1]);
-      multiply(sums1, ds_left, stage.first, first);
-    }
-    group_wait<0>();
-    group_done(sums1);
-    group_done(sums2);
-  }
-};
-
-template <class C, bool Keys, bool With1, bool With2>
-using Maker =
-    std::conditional_t<C::kGroups, Group<C, Keys, With1, With2>, Warp<C, Keys, With1, With2>>;
 
 }  // namespace wick::cuda

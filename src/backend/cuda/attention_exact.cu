@@ -262,15 +262,14 @@ __global__ void __launch_bounds__(kThreads) bwd_rows_exact(AttentionBwd<T> a) {
   }
 }
 
-// Eight threads per row and head; N elements at once.
+// Eight threads per row, a head per grid row; N elements at once.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     stats(Rows<const T> dy, Rows<const T> y, Rows<const float> lse, const int32_t* begin,
-          AttentionStats to, int tokens, int heads, int dim, int window, float factor) {
+          AttentionStats to, int tokens, int dim, int window, float factor) {
   begin_kernel();
-  const int64_t item = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 8;
-  const int t = static_cast<int>(item / heads), head = static_cast<int>(item % heads);
-  const int part = threadIdx.x % 8;
+  const int t = static_cast<int>(blockIdx.x * (kThreads / 8) + threadIdx.x / 8);
+  const int head = static_cast<int>(blockIdx.y), part = threadIdx.x % 8;
   float sum = 0.0f;
   if (t < tokens)
     for (int c = part * N; c < dim; c += 8 * N) {
@@ -318,13 +317,14 @@ AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch
   to.lse = static_cast<float*>(scratch);
   to.delta = to.lse + a.heads * padded;
   to.low = reinterpret_cast<int32_t*>(to.delta + a.heads * padded);
-  const auto blocks = static_cast<unsigned>(divide_up(padded * a.heads * 8, kThreads));
+  const dim3 blocks(static_cast<unsigned>(divide_up(padded * 8, kThreads)),
+                    static_cast<unsigned>(a.heads));
   auto start = [&](auto* type, auto kernel) {
     using T = std::remove_pointer_t<decltype(type)>;
     launch(queue(args), kernel, blocks, kThreads, 0, rows<const T>(args.in[0]),
            rows<const T>(args.in[4]), rows<const float>(args.in[5]), args.in[6].as<const int32_t>(),
-           to, static_cast<int>(tokens), static_cast<int>(a.heads), static_cast<int>(a.head_dim),
-           static_cast<int>(a.window), factor);
+           to, static_cast<int>(tokens), static_cast<int>(a.head_dim), static_cast<int>(a.window),
+           factor);
   };
   with_activation(args.in[0].dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -11,8 +11,8 @@
 // what it is decoded with. On sm_90 the blocks of a row's parts are a cluster and join their
 // results through shared memory; elsewhere a second launch joins them.
 //
-// H200, bf16, 14 heads of 64 over 2, in a graph (2026-11): causal 512 8.0 us, 1024 13, 4 x 2048
-// 108 (277 TFLOP/s), 8192 345 (350 TFLOP/s); one row against 640 keys 4.3 us, against 4096 6.6.
+// On sm_90 attention_fwd_bulk.cu serves causal rows of heads of 64 and 128. H200, bf16, 14 heads of
+// 64 over 2, in a graph (2026-11): one row against 640 keys 4.3 us, against 4096 6.6.
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
@@ -455,6 +455,8 @@ size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int6
 
 bool attention_fwd_mma(const StepArgs& args) {
   const AttentionAttr& how = attr<AttentionAttr>(*args.step);
+  if (how.causal_self && attention_bulk_serves(how, queue(args).arch) && attention_fwd_bulk(args))
+    return true;
   FwdArgs a{attention_fwd_args<Bf16>(args)};
   a.scale2 = a.scale * kLog2E;
   return with_head_dim(a.head_dim, [&](auto dim) {

@@ -80,7 +80,7 @@ __device__ __forceinline__ void group_multiply(float (*d)[4], const uint32_t (&l
 #endif
 }
 
-// The same with left a panel too and right one whose rows are the columns; 64 or 32 of them.
+// The same with left a panel too and right one whose rows are the columns.
 __device__ __forceinline__ void group_multiply_64(float (*d)[4], uint64_t left, uint64_t right,
                                                   bool add) {
 #ifdef WICK_WGMMA
@@ -96,20 +96,6 @@ __device__ __forceinline__ void group_multiply_64(float (*d)[4], uint64_t left, 
         "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
         "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
         "+f"(d[7][2]), "+f"(d[7][3])
-      : "l"(left), "l"(right), "r"(int{add}));
-#endif
-}
-__device__ __forceinline__ void group_multiply_32(float (*d)[4], uint64_t left, uint64_t right,
-                                                  bool add) {
-#ifdef WICK_WGMMA
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-      "}, %16, %17, p, 1, 1, 0, 0;\n}\n"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
-        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
       : "l"(left), "l"(right), "r"(int{add}));
 #endif
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rms_norm and add_rms_norm: bound by bytes, and by latency at a training step's sizes. A row has a
-// team of threads (row_team.cuh); gains' gradients are sums over rows (columns.cuh).
+// team of threads (row_team.cuh), which asks for gains (no step of a forward or reverse pass writes
+// them) before the kernel before is done. Gains' gradients are sums over rows (columns.cuh).
 #include "backend/accepts.h"
 #include "backend/cuda/columns.cuh"
 #include "backend/cuda/row_team.cuh"
@@ -45,15 +46,18 @@ template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
 __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     rms_norm_fwd_kernel(const __grid_constant__ Forward<T, W> p) {
   __shared__ float shared[33];
-  begin_kernel();
   const Team<kWarp, kPacks> team;
-  if (team.row >= p.rows) return;
-  const T* from = p.x[team.row];
+  const bool whole = team.tile() >= p.cols;
   Kept<T> x[kPacks];
   Kept<W> w[kPacks];
+  let_next_start();
+  if (whole) load_packs<kAligned>(team, p.w, 0, p.cols, w);
+  wait_for_previous();
+  if (team.row >= p.rows) return;
+  const T* from = p.x[team.row];
   auto read = [&](int base) {
     load_packs<kAligned>(team, from, base, p.cols, x);
-    load_packs<kAligned>(team, p.w, base, p.cols, w);
+    if (!whole) load_packs<kAligned>(team, p.w, base, p.cols, w);
     if (p.b) {
       Kept<T> b[kPacks];
       load_packs<kAligned>(team, p.b[team.row], base, p.cols, b);
@@ -78,7 +82,7 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   if (p.rstd && team.rank == 0) *p.rstd[team.row] = rstd;
   T* to = p.y[team.row];
   for (int base = 0; base < p.cols; base += team.tile()) {
-    if (team.tile() < p.cols) read(base);
+    if (!whole) read(base);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int c = team.col(base, i);
@@ -110,16 +114,19 @@ template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
 __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     rms_norm_bwd_kernel(const __grid_constant__ Backward<T, W> p) {
   __shared__ float shared[33];
-  begin_kernel();
   const Team<kWarp, kPacks> team;
-  if (team.row >= p.rows) return;
-  const float rstd = *p.rstd[team.row];
+  const bool whole = team.tile() >= p.cols;
   Kept<T> x[kPacks], dy[kPacks], base[kPacks];
   Kept<W> w[kPacks];
+  let_next_start();
+  if (whole) load_packs<kAligned>(team, p.w, 0, p.cols, w);
+  wait_for_previous();
+  if (team.row >= p.rows) return;
+  const float rstd = *p.rstd[team.row];
   auto read = [&](int first) {
     load_packs<kAligned>(team, p.x[team.row], first, p.cols, x);
     load_packs<kAligned>(team, p.dy[team.row], first, p.cols, dy);
-    load_packs<kAligned>(team, p.w, first, p.cols, w);
+    if (!whole) load_packs<kAligned>(team, p.w, first, p.cols, w);
     if (p.base) load_packs<kAligned>(team, p.base[team.row], first, p.cols, base);
   };
   float dot = 0;
@@ -133,7 +140,7 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   const float shift = team.sum(dot, shared) * p.inverse * rstd * rstd;
   T* to = p.dx[team.row];
   for (int first = 0; first < p.cols; first += team.tile()) {
-    if (team.tile() < p.cols) read(first);
+    if (!whole) read(first);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       const int c = team.col(first, i);
