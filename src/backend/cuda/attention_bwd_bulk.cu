@@ -421,6 +421,7 @@ bool launch(const StepArgs& args) {
   a.row_blocks = args.out[0] ? static_cast<int>(tiles * a.heads) : 0;
   const int64_t blocks = a.key_blocks + divide_up(a.row_blocks, a.cluster) * a.cluster;
   if (blocks == 0) return true;
+  prefer_shared(bwd_bulk<E>);
   launch_clusters(to, bwd_bulk<E>, dim3(static_cast<unsigned>(blocks)), kBulkThreads, S::kBytes,
                   a.cluster, maps, a);
   return true;

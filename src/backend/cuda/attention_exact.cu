@@ -321,6 +321,7 @@ AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch
                     static_cast<unsigned>(a.heads));
   auto start = [&](auto* type, auto kernel) {
     using T = std::remove_pointer_t<decltype(type)>;
+    prefer_shared(kernel);
     launch(queue(args), kernel, blocks, kThreads, 0, rows<const T>(args.in[0]),
            rows<const T>(args.in[4]), rows<const float>(args.in[5]), args.in[6].as<const int32_t>(),
            to, static_cast<int>(tokens), static_cast<int>(a.head_dim), static_cast<int>(a.window),

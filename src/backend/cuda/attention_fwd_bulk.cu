@@ -421,6 +421,7 @@ bool launch(const StepArgs& args) {
   FwdArgs a{attention_fwd_args<Bf16>(args)};
   a.scale2 = a.scale * kLog2E;
   a.tiles = static_cast<int>(divide_up(a.tokens, S::kRows) * a.heads);
+  prefer_shared(fwd_bulk<S>);
   launch(to, fwd_bulk<S>, dim3(static_cast<unsigned>(std::min(a.tiles, to.sms))), kBulkThreads,
          S::kBytes, maps, a);
   return true;

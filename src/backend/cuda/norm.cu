@@ -185,8 +185,9 @@ void norm_fwd(const StepArgs& args, const Operand& x, const Operand& b, const Op
                             .eps = a.eps};
       with_team(aligned, rows, cols,
                 [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  launch(queue(args), rms_norm_fwd_kernel<T, W, is_aligned(), warp(), packs()>,
-                         blocks, threads, 0, p);
+                  auto* kernel = rms_norm_fwd_kernel<T, W, is_aligned(), warp(), packs()>;
+                  prefer_shared(kernel);
+                  launch(queue(args), kernel, blocks, threads, 0, p);
                 });
     });
   });
@@ -211,8 +212,9 @@ void norm_bwd(const StepArgs& args, const Operand& dy, const Operand& x, const O
                              .inverse = 1.0f / static_cast<float>(cols)};
       with_team(aligned, rows, cols,
                 [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  launch(queue(args), rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>,
-                         blocks, threads, 0, p);
+                  auto* kernel = rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>;
+                  prefer_shared(kernel);
+                  launch(queue(args), kernel, blocks, threads, 0, p);
                 });
     });
   });

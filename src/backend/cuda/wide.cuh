@@ -6,7 +6,7 @@
 // owns which column does not depend on that, so neither do the bits.
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/shared.cuh"
 
 namespace wick::cuda {
 
@@ -103,6 +103,7 @@ template <typename F>
 void each_wide(const Queue& queue, int64_t rows, int64_t cols, const F& f) {
   const int64_t per_row = divide_up(cols, kWide), count = rows * per_row;
   if (count == 0) return;
+  prefer_shared(each_wide_kernel<F>);
   launch(queue, each_wide_kernel<F>, static_cast<unsigned>(divide_up(count, kEachThreads)),
          kEachThreads, 0, static_cast<uint32_t>(count), static_cast<uint32_t>(per_row),
          static_cast<int>(cols), f);
