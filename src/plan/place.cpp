@@ -21,6 +21,8 @@ int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+bool is_product(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kForward; }
+
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
                              const std::vector<size_t>& scratch) {
@@ -34,10 +36,10 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
     for (const Output& out : plan.steps[i].outputs) touch(out.value, static_cast<int32_t>(i));
-    // A device may make a product and the gated_act of what it makes in one kernel.
-    if (i > 0 && plan.steps[i].op == Op::kGatedAct && plan.steps[i].dir == Dir::kForward &&
-        plan.steps[i - 1].op == Op::kLinear)
-      for (ValueId in : plan.steps[i - 1].inputs) touch(in, static_cast<int32_t>(i));
+    // A device may make a product, what is added to it, and the gated_act of that in one kernel.
+    if (plan.steps[i].op == Op::kGatedAct && plan.steps[i].dir == Dir::kForward)
+      for (size_t j = i; j > 0 && is_product(plan.steps[j - 1]); --j)
+        for (ValueId in : plan.steps[j - 1].inputs) touch(in, static_cast<int32_t>(i));
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());
