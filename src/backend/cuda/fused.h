@@ -27,15 +27,9 @@ struct FusedProduct {
   std::vector<FusedAdapter> adapters = {};
 };
 
-// Tiles of `cols` columns. Blocks of a cluster share a tile's depth (splits) or the ranks of h
-// (sharers).
-struct FusedForm {
-  int cols = 0, splits = 1, sharers = 1;
-};
-
 // False, having done nothing, where the operands are not as it wants them, or where the single
-// steps are faster. Tests say which form.
-bool fused_product(const Queue& queue, const FusedProduct& p, const FusedForm* form = nullptr);
+// steps are faster.
+bool fused_product(const Queue& queue, const FusedProduct& p);
 
 // Which steps of a plan are such products.
 class Fused {

@@ -14,6 +14,12 @@ constexpr int64_t kFewRows = 128;                     // fewer are other kernels
 constexpr int64_t kFewGatedRows = 256;  // the library splits the depth where tiles are few
 constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{20} << 30;
 
+// Tiles of `cols` columns. Blocks of a cluster share a tile's depth (splits) or the ranks of h
+// (sharers).
+struct FusedForm {
+  int cols = 0, splits = 1, sharers = 1;
+};
+
 // The most ranks that a tile of so many columns meets.
 int64_t ranks_met(const FusedProduct& p, int64_t cols) {
   int64_t most = 0;
@@ -160,7 +166,7 @@ bool fits(const Operand& o, DType dtype) {
 
 }  // namespace
 
-bool fused_product(const Queue& queue, const FusedProduct& p, const FusedForm* wanted) {
+bool fused_product(const Queue& queue, const FusedProduct& p) {
   if (queue.arch != Arch::kSm90 || p.adapters.size() > FusedArgs::kMost ||
       p.x.rows < (p.made ? kFewGatedRows : kFewRows) || !fits(p.x, DType::kBF16) ||
       !fits(p.w, DType::kBF16) || !fits(p.bias, DType::kBF16) || !fits(p.y, DType::kBF16) ||
@@ -168,14 +174,14 @@ bool fused_product(const Queue& queue, const FusedProduct& p, const FusedForm* w
     return false;
   // Beyond, the library's kernels gain more than launches and passes over y cost.
   const bool makes_h = ranks_met(p, 128) <= kMostMade;
-  if (wanted == nullptr && p.x.cols > (makes_h ? kMostDepth : kMostDepth / 2) &&
+  if (p.x.cols > (makes_h ? kMostDepth : kMostDepth / 2) &&
       (p.made || p.x.rows * p.y.cols * p.x.cols > kMostWork))
     return false;
   if (!p.adapters.empty() && (p.x.cols < kFewDepth || !ranks_in_eights(p))) return false;
   for (const FusedAdapter& a : p.adapters)
     if (a.b.cols > kSkinny || !fits(a.b, DType::kF32)) return false;
   if (p.h && p.h.dtype != DType::kBF16) return false;
-  const FusedForm form = wanted != nullptr ? *wanted : choose(queue, p);
+  const FusedForm form = choose(queue, p);
   if (adapters_met(p, form.cols) > kMostMet) return false;
   if (p.made)
     return form.cols == 160 ? start<160, true>(queue, p, form) : start<256, true>(queue, p, form);
