@@ -21,13 +21,8 @@ int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// A device may make a product and the gated_act of what it makes in one kernel: then all that the
-// first of them uses lasts until the second.
-bool may_join(const Plan& plan, size_t gate) {
-  if (gate == 0 || gate >= plan.steps.size()) return false;
-  const Step &first = plan.steps[gate - 1], &second = plan.steps[gate];
-  return second.op == Op::kGatedAct && first.op == Op::kLinear && first.dir == second.dir;
-}
+bool is_product(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kForward; }
+bool is_gate(const Step& step) { return step.op == Op::kGatedAct && step.dir == Dir::kForward; }
 
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
@@ -42,8 +37,11 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
     for (const Output& out : plan.steps[i].outputs) touch(out.value, static_cast<int32_t>(i));
-    if (may_join(plan, i))
-      for (ValueId in : plan.steps[i - 1].inputs) touch(in, static_cast<int32_t>(i));
+    // A device may make a product, what is added to it, and the gated_act of that in one kernel:
+    // all that the first of them uses lasts until the last.
+    if (is_gate(plan.steps[i]))
+      for (size_t j = i; j > 0 && is_product(plan.steps[j - 1]); --j)
+        for (ValueId in : plan.steps[j - 1].inputs) touch(in, static_cast<int32_t>(i));
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());
@@ -56,7 +54,8 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     Item& item = items[plan.values.size() + i];
     if (i < scratch.size() && scratch[i] > 0) {
       item.first = item.last = static_cast<int32_t>(i);
-      if (may_join(plan, i + 1)) ++item.last;
+      if (is_product(plan.steps[i]) && i + 1 < plan.steps.size() && is_gate(plan.steps[i + 1]))
+        ++item.last;
       item.bytes = align(static_cast<int64_t>(scratch[i]));
     }
   }

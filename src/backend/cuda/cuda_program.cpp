@@ -36,7 +36,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   feeds_device_ = feeds->address();
   resolve(selection, candidates, std::move(arena), std::move(feeds), {.queue = &queue_});
   joined_ = std::make_unique<Joined>(this->plan(), calls());
-  gated_ = std::make_unique<Gated>(this->plan(), calls());
+  fused_ = std::make_unique<Fused>(this->plan(), calls());
   size_t total = 0;
   for (ValueId id : this->plan().results) {
     result_list_.push_back({id, total});
@@ -69,7 +69,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
 // Only linears leave something on the list of small products, and mind it themselves.
 size_t CudaProgram::enqueue(size_t step) {
   if (size_t made = joined_->enqueue(queue_, step)) return made;
-  if (size_t made = gated_->enqueue(queue_, step)) return made;
+  if (size_t made = fused_->enqueue(queue_, step)) return made;
   const Call& call = calls()[step];
   if (call.args.step->op != Op::kLinear) flush(queue_);
   call.fn(call.args);

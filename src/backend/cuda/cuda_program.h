@@ -3,7 +3,7 @@
 // inside the graph, from and to pinned memory, so that a run is one launch.
 #pragma once
 
-#include "backend/cuda/gated.h"
+#include "backend/cuda/fused.h"
 #include "backend/cuda/joined.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/queue.h"
@@ -39,7 +39,7 @@ class CudaProgram final : public FlatProgram {
   Queue queue_;
   PinnedMemory feeds_host_;
   std::unique_ptr<Joined> joined_;
-  std::unique_ptr<Gated> gated_;
+  std::unique_ptr<Fused> fused_;
   std::byte* feeds_device_ = nullptr;
   std::vector<Result> result_list_;
   std::unique_ptr<PinnedMemory> results_;

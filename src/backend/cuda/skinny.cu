@@ -10,7 +10,7 @@ namespace wick::cuda {
 namespace {
 
 constexpr int64_t kTallRows = 2048;    // from here on the tall kernel
-constexpr int64_t kSplitDepth = 2048;  // longer rows are shared by
+constexpr int64_t kSplitDepth = 1024;  // longer rows are shared by
 constexpr int kDepthSplits = 4;        // blocks
 constexpr int64_t kLongDepth = 8192;   // and such rows by a whole cluster
 constexpr int64_t kSplitTokens = 256, kManyTokens = 2048, kFewColumns = 2048;

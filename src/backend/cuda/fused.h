@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product with what follows it inside (sm_90, bf16): the adapters that add to it, the gated_act
+// of what it makes. Bits are those of the steps, but that a sum is rounded once, when it is whole:
+//
+//   h = x aᵀ   y = x wᵀ + bias + scale h bᵀ per adapter   made = act(gate) * up, the halves of y
+#pragma once
+
+#include <vector>
+
+#include "backend/cuda/queue.h"
+#include "backend/flat_program.h"
+
+namespace wick::cuda {
+
+// y[:, first .. first + b.rows) += scale * h[:, first_rank .. first_rank + b.cols) bᵀ
+struct FusedAdapter {
+  Operand b;  // [N, R] f32
+  int64_t first = 0, first_rank = 0;
+  float scale = 1.0f;
+};
+
+struct FusedProduct {
+  Operand x, w, bias, y;  // [M, K], [N, K], none or [N], [M, N]
+  Operand made = {};      // [M, N / 2], or none: no gate
+  Act act = Act::kSilu;
+  Operand a = {}, h = {};  // [R, K] f32, [M, R]; none without adapters
+  std::vector<FusedAdapter> adapters = {};
+};
+
+// False, having done nothing, where the operands are not as it wants them, or where the single
+// steps are faster.
+bool fused_product(const Queue& queue, const FusedProduct& p);
+
+// Which steps of a plan are such products.
+class Fused {
+ public:
+  // Keeps both; `calls` are the plan's steps.
+  Fused(const Plan& plan, std::span<const FlatProgram::Call> calls);
+  // Enqueues the steps from `first` on that are one product and says how many; 0: none.
+  size_t enqueue(const Queue& queue, size_t first) const;
+
+ private:
+  const StepArgs& args(size_t step) const { return calls_[step].args; }
+  bool is_linear(size_t step, OutMode mode) const;
+  size_t adapters_after(size_t step) const;
+
+  const Plan& plan_;
+  std::span<const FlatProgram::Call> calls_;
+};
+
+}  // namespace wick::cuda
