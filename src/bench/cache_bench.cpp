@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "bench/infer_case.h"
+#include "bench/plan_case.h"
 
 namespace wick {
 
@@ -28,16 +29,33 @@ Timing integral(const std::vector<int64_t>& lengths, const std::vector<Timing>& 
 double decode_ms(const BenchContext& c) {
   const int64_t prompt = std::min(c.options.prompt, c.config().max_positions / 2);
   DecodeCase run(c, 1, std::min(prompt + 64, c.config().max_positions));
-  run.prefill(prompt);
-  run.sample({});
+  run.prefill_drawn(prompt);
   Effort effort = c.options.effort;
   effort.seconds = std::min(effort.seconds, 1.0);
-  return summarize(measure(effort,
-                           [&] {
-                             run.decode(prompt);
-                             run.sample({});
-                           }))
-      .median;
+  return summarize(measure(effort, [&] { run.decode_drawn(1, prompt); })).median;
+}
+
+// Where the back end draws tokens itself, a draw is what a hundred more of them add to a run.
+std::vector<double> device_draws(const BenchContext& c, const Effort& effort,
+                                 const std::vector<float>& logits, const DrawHow& how) {
+  constexpr int kFew = 10, kMore = 100;
+  int32_t words[kDrawWords];
+  to_words(how, words);
+  auto time = [&](int calls) {
+    PlanCase op(c);
+    const ValueId x = op.given("logits", {1, kEntries}, DType::kF32, logits.data());
+    const ValueId h =
+        how.temperature > 0 ? op.given("how", {1, kDrawWords}, DType::kI32, words) : kNone;
+    ValueId token = kNone;
+    for (int i = 0; i < calls; ++i) token = op.recorder().sample(x, kNone, kNone, h);
+    op.result(token);
+    op.compile();
+    return measure(effort, [&] { op.run(); });
+  };
+  const double before = summarize(time(kFew)).median;
+  std::vector<double> draws = time(kFew + kMore);
+  for (double& ms : draws) ms = std::max(0.0, ms - before) / kMore;
+  return draws;
 }
 
 }  // namespace
@@ -100,8 +118,12 @@ void bench_sampling(const BenchContext& c) {
     r.bench = "sampling";
     r.what = what;
     r.batch = 1;
-    r.ms = summarize(measure(
-        effort, [&] { sampler.sample(given, history, position++); }, [&] { given = logits; }));
+    const std::optional<DrawHow> how = sampler.draws();
+    r.ms = summarize(c.backend().runs_ahead() && how
+                         ? device_draws(c, effort, logits, *how)
+                         : measure(
+                               effort, [&] { sampler.sample(given, history, position++); },
+                               [&] { given = logits; }));
     r.more["entries"] = kEntries;
     r.more["forward_ms"] = forward;
     r.more["percent_of_forward"] = 100 * r.ms.median / forward;

@@ -47,10 +47,10 @@ void decode_row(const BenchContext& c, const char* bench, const char* what, int6
   const int64_t room = std::min(kDecodeRoom, c.config().max_positions - o.prompt);
   c.check_length("--prompt-tokens", o.prompt + 1);
   DecodeCase run(c, batch, o.prompt + room);
-  run.prefill_greedy(o.prompt);
+  run.prefill_drawn(o.prompt);
   BenchResult r = row(bench, what, batch, o.prompt);
   const int64_t steps = run.engine().can_walk() ? std::min(kStepsAtOnce, room) : 1;
-  r.ms = scaled(summarize(measure(o.effort, [&] { run.decode_greedy(steps, o.prompt); })),
+  r.ms = scaled(summarize(measure(o.effort, [&] { run.decode_drawn(steps, o.prompt); })),
                 1.0 / static_cast<double>(steps));
   const Plan& plan = run.engine().plan(batch);
   const double bytes = weight_traffic(plan, c.backend());
@@ -88,14 +88,11 @@ void bench_generate(const BenchContext& c) {
   effort.least = 3;
   std::vector<double> total = measure(effort, [&] {
     const Clock::time_point start = Clock::now();
-    run.prefill(o.prompt);
-    run.sample(sampling);
+    run.prefill_drawn(o.prompt, sampling);
     first.push_back(ms_since(start));
     const Clock::time_point after = Clock::now();
-    for (int64_t i = 1; i < o.new_tokens; ++i) {
-      run.decode(o.prompt);
-      run.sample(sampling);
-    }
+    for (int64_t left = o.new_tokens - 1; left > 0; left -= kStepsAtOnce)
+      run.decode_drawn(std::min(left, kStepsAtOnce), o.prompt, sampling);
     rest.push_back(ms_since(after));
   });
   first.erase(first.begin());
@@ -103,7 +100,7 @@ void bench_generate(const BenchContext& c) {
   const double batch = static_cast<double>(o.batch_size);
   BenchResult r = row("generate", "first token, greedy", o.batch_size, o.prompt);
   effort.least = 5;
-  r.ms = summarize(measure(effort, [&] { run.prefill_greedy(o.prompt); }));
+  r.ms = summarize(measure(effort, [&] { run.prefill_drawn(o.prompt); }));
   c.emit(r, batch * static_cast<double>(o.prompt));
   r.what = "first token";
   r.ms = summarize(first);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/infer_case.h"
 
+#include <numeric>
+
 namespace wick {
 
 DecodeCase::DecodeCase(const BenchContext& c, int64_t batch, int64_t length)
@@ -33,15 +35,16 @@ void DecodeCase::prefill(int64_t tokens) {
   walking_ = false;
 }
 
-void DecodeCase::prefill_greedy(int64_t tokens) {
-  if (!engine_->can_walk()) {
+void DecodeCase::prefill_drawn(int64_t tokens, const SampleOptions& options) {
+  if (!draws_ahead(options)) {
     prefill(tokens);
-    sample({});
+    sample(options);
     return;
   }
   std::vector<int32_t> drawn;
   for (int64_t slot = 0; slot < batch_; ++slot) {
-    engine_->run_greedy(prompt(slot, tokens), drawn);
+    const std::vector<SlotToken> run = prompt(slot, tokens);
+    engine_->run_drawn(run, drawn, how({&slot, 1}));
     history_[static_cast<size_t>(slot)].push_back(drawn[0]);
   }
   length_ = tokens;
@@ -70,15 +73,19 @@ void DecodeCase::decode(int64_t keep) {
   walking_ = false;
 }
 
-void DecodeCase::decode_greedy(int64_t steps, int64_t keep) {
-  if (!engine_->can_walk()) {
+void DecodeCase::decode_drawn(int64_t steps, int64_t keep, const SampleOptions& options) {
+  if (!draws_ahead(options)) {
     for (int64_t i = 0; i < steps; ++i) {
       decode(keep);
-      sample({});
+      sample(options);
     }
     return;
   }
-  if (make_room(steps, keep) || !walking_) engine_->walk_from(last_tokens());
+  if (make_room(steps, keep) || !walking_) {
+    std::vector<int64_t> slots(history_.size());
+    std::iota(slots.begin(), slots.end(), 0);
+    engine_->walk_from(last_tokens(), how(slots));
+  }
   walking_ = true;
   engine_->walk(steps);
   std::vector<int32_t> drawn;
@@ -87,13 +94,33 @@ void DecodeCase::decode_greedy(int64_t steps, int64_t keep) {
   length_ += steps;
 }
 
+void DecodeCase::sample_by(const SampleOptions& options) {
+  if (sampler_ && sampling_.temperature == options.temperature &&
+      sampling_.top_p == options.top_p && sampling_.top_k == options.top_k)
+    return;
+  sampling_ = options;
+  sampler_ = std::make_unique<Sampler>(options, context_.config().vocab);
+  walking_ = false;
+}
+
+bool DecodeCase::draws_ahead(const SampleOptions& options) {
+  sample_by(options);
+  return engine_->can_walk() && sampler_->draws();
+}
+
+std::vector<DrawHow> DecodeCase::how(std::span<const int64_t> slots) const {
+  std::vector<DrawHow> all;
+  if (sampling_.temperature == 0) return all;
+  for (int64_t slot : slots) {
+    all.push_back(*sampler_->draws());
+    all.back().position = static_cast<int32_t>(history_[static_cast<size_t>(slot)].size());
+  }
+  return all;
+}
+
 void DecodeCase::sample(const SampleOptions& options) {
   const size_t vocab = static_cast<size_t>(context_.config().vocab);
-  if (!sampler_ || sampling_.temperature != options.temperature ||
-      sampling_.top_p != options.top_p || sampling_.top_k != options.top_k) {
-    sampling_ = options;
-    sampler_ = std::make_unique<Sampler>(options, context_.config().vocab);
-  }
+  sample_by(options);
   for (size_t slot = 0; slot < history_.size(); ++slot) {
     std::vector<int32_t>& ids = history_[slot];
     ids.push_back(sampler_->sample(std::span(logits_).subspan(slot * vocab, vocab), ids,

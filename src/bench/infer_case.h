@@ -18,11 +18,10 @@ class DecodeCase {
 
   // Runs the first `tokens` ids of every sequence from an empty cache; the last logits stay.
   void prefill(int64_t tokens);
-  // The same and draws each sequence's next token, the likeliest, where the back end does that
-  // best.
-  void prefill_greedy(int64_t tokens);
+  // The same and draws each sequence's next token where the back end does that best.
+  void prefill_drawn(int64_t tokens, const SampleOptions& options = {});
   // Runs and draws `steps` more tokens of every sequence; wraps as decode() does.
-  void decode_greedy(int64_t steps, int64_t keep);
+  void decode_drawn(int64_t steps, int64_t keep, const SampleOptions& options = {});
   // Runs one more token of every sequence, the one drawn last; wraps back to `keep` tokens when the
   // cache is full.
   void decode(int64_t keep);
@@ -39,6 +38,11 @@ class DecodeCase {
   // Back to `keep` tokens where the cache has no room for `steps` more. Whether it went back.
   bool make_room(int64_t steps, int64_t keep);
   std::vector<SlotToken> last_tokens() const;
+  void sample_by(const SampleOptions& options);
+  // Whether the back end draws them itself.
+  bool draws_ahead(const SampleOptions& options);
+  // How it draws the next token of these sequences; none: the likeliest.
+  std::vector<DrawHow> how(std::span<const int64_t> slots) const;
 
   const BenchContext& context_;
   int64_t batch_, capacity_, length_ = 0;

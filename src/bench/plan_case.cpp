@@ -29,8 +29,15 @@ ValueId PlanCase::gain(const std::string& name, int64_t size) {
 ValueId PlanCase::params(int64_t count) { return recorder_.state("params", {count}, DType::kF32); }
 
 ValueId PlanCase::integers(const std::string& name, std::vector<int32_t> values) {
-  const ValueId id = recorder_.feed(name, {static_cast<int64_t>(values.size())}, DType::kI32);
-  integers_.emplace_back(id, std::move(values));
+  return given(name, {static_cast<int64_t>(values.size())}, DType::kI32, values.data());
+}
+
+ValueId PlanCase::given(const std::string& name, Shape shape, DType dtype, const void* data) {
+  const ValueId id = recorder_.feed(name, shape, dtype);
+  const auto* from = static_cast<const std::byte*>(data);
+  given_.emplace_back(id,
+                      std::vector<std::byte>(
+                          from, from + static_cast<size_t>(shape.elements()) * dtype_bytes(dtype)));
   return id;
 }
 
@@ -58,14 +65,13 @@ void PlanCase::compile() {
     }
   }
   program_ = backend.compile(plan_, bindings);
-  for (const auto& [id, values] : integers_)
-    program_->feed(id, values.data(), values.size() * sizeof(int32_t));
   for (ValueId id = 0; id < static_cast<ValueId>(plan_.values.size()); ++id) {
     const Value& v = plan_.value(id);
     if (plan_.is_view(id) || v.kind != Kind::kFeed || v.dtype == DType::kI32) continue;
     const std::vector<std::byte> data = random(v);
     program_->feed(id, data.data(), data.size());
   }
+  for (const auto& [id, data] : given_) program_->feed(id, data.data(), data.size());
 }
 
 }  // namespace wick

@@ -2,6 +2,7 @@
 // A few recorded ops with random operands, compiled alone.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,8 @@ class PlanCase {
   ValueId gain(const std::string& name, int64_t size);
   ValueId params(int64_t count);
   ValueId integers(const std::string& name, std::vector<int32_t> values);
+  // Of any type and shape, from what they are in memory.
+  ValueId given(const std::string& name, Shape shape, DType dtype, const void* data);
   void result(ValueId id) { plan_.results.push_back(id); }
 
   // Requires: everything is recorded.
@@ -38,7 +41,7 @@ class PlanCase {
   DType compute_, resting_;
   Plan plan_;
   Recorder recorder_;
-  std::vector<std::pair<ValueId, std::vector<int32_t>>> integers_;
+  std::vector<std::pair<ValueId, std::vector<std::byte>>> given_;
   std::unique_ptr<Program> program_;
 };
 

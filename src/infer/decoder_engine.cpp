@@ -49,19 +49,22 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
   o.positions = context_;
   o.source = source_;
   o.cache_rows = slots_ * context_;
-  o.walks = tail == Tail::kWalk;
+  o.walks = walks(tail);
   b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
   Recorder& r = b.plan->recorder();
   ValueId x = b.plan->hidden(), log = kNone;
-  if (tail != Tail::kWalk) {
+  if (!walks(tail)) {
     b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
     x = r.gather_rows(x, b.rows);
   }
   b.logits = b.plan->logits(x);
-  if (tail == Tail::kWalk) log = r.state("log", {kMostSteps, tokens}, DType::kI32);
-  if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), log);
-  if (tail != Tail::kWalk)
-    b.plan->plan().results.push_back(tail == Tail::kLogits ? b.logits : b.tokens);
+  if (walks(tail)) log = r.state("log", {kMostSteps, tokens}, DType::kI32);
+  if (draws(tail)) {
+    const Shape shape{b.plan->plan().value(b.logits).shape.rows(), kDrawWords};
+    b.how = walks(tail) ? r.state("how", shape, DType::kI32) : r.feed("how", shape, DType::kI32);
+  }
+  if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), log, b.how);
+  if (!walks(tail)) b.plan->plan().results.push_back(tail == Tail::kLogits ? b.logits : b.tokens);
   fuse(b.plan->plan());
   check(b.plan->plan());
 
@@ -80,10 +83,11 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
     bindings[static_cast<size_t>(c.cache_k[layer])] = cache_k_[layer];
     bindings[static_cast<size_t>(c.cache_v[layer])] = cache_v_[layer];
   }
-  if (tail == Tail::kWalk) {
+  if (walks(tail)) {
     bindings[static_cast<size_t>(b.plan->plan().root(b.plan->place()))] = place_;
     bindings[static_cast<size_t>(c.begin)] = begin_;
     bindings[static_cast<size_t>(log)] = log_;
+    if (draws(tail)) bindings[static_cast<size_t>(b.how)] = how_;
   }
   if (c.adapter.params != kNone) bindings[static_cast<size_t>(c.adapter.params)] = params_;
   b.program = backend_.compile(b.plan->plan(), bindings, arena_);
@@ -106,9 +110,12 @@ void DecoderEngine::run(std::span<const SlotToken> tokens, std::vector<float>& l
   run_all(tokens, {.tail = Tail::kLogits, .logits = &logits}, step_seconds);
 }
 
-void DecoderEngine::run_greedy(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn) {
+void DecoderEngine::run_drawn(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn,
+                              std::span<const DrawHow> how) {
   drawn.clear();
-  run_all(tokens, {.tail = Tail::kTokens, .drawn = &drawn}, nullptr);
+  run_all(tokens,
+          {.tail = how.empty() ? Tail::kTokens : Tail::kDrawnTokens, .drawn = &drawn, .how = how},
+          nullptr);
 }
 
 void DecoderEngine::run_all(std::span<const SlotToken> tokens, const Results& results,
@@ -149,6 +156,12 @@ void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, const Results& 
   feed(c.end, end);
   feed(c.cache_rows, cache);
   feed(b.rows, rows);
+  if (b.how != kNone) {
+    std::vector<int32_t> words(rows.size() * kDrawWords, 0);
+    for (size_t i = 0; i < wanted; ++i)
+      to_words(results.how[results.drawn->size() + i], words.data() + i * kDrawWords);
+    feed(b.how, words);
+  }
   if (step_seconds) {
     *step_seconds = b.program->run_timed();
   } else {
@@ -168,14 +181,16 @@ void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, const Results& 
     append(b.tokens, 1, *results.drawn);
 }
 
-void DecoderEngine::walk_from(std::span<const SlotToken> tokens) {
+void DecoderEngine::walk_from(std::span<const SlotToken> tokens, std::span<const DrawHow> how) {
   if (!place_) {
     place_ = backend_.allocate(DType::kI32, 4 * slots_);
     begin_ = backend_.allocate(DType::kI32, slots_);
     log_ = backend_.allocate(DType::kI32, kMostSteps * slots_);
+    how_ = backend_.allocate(DType::kI32, kDrawWords * slots_);
   }
+  walk_ = how.empty() ? Tail::kWalk : Tail::kDrawnWalk;
   const size_t slots = static_cast<size_t>(slots_);
-  std::vector<int32_t> place(4 * slots, 0), begin(slots, 0);
+  std::vector<int32_t> place(4 * slots, 0), begin(slots, 0), words(kDrawWords * slots, 0);
   std::fill(place.begin() + static_cast<ptrdiff_t>(3 * slots), place.end(), -1);
   walking_.clear();
   for (const SlotToken& token : tokens) {
@@ -186,21 +201,23 @@ void DecoderEngine::walk_from(std::span<const SlotToken> tokens) {
     place[2 * slots + slot] = first + token.position + 1;
     place[3 * slots + slot] = first + token.position;
     begin[slot] = first;
+    if (!how.empty()) to_words(how[walking_.size()], words.data() + slot * kDrawWords);
     walking_.push_back({token.slot, token.position});
   }
   backend_.upload(*place_, DType::kI32, 0, 4 * slots_, place.data());
   backend_.upload(*begin_, DType::kI32, 0, slots_, begin.data());
+  if (!how.empty()) backend_.upload(*how_, DType::kI32, 0, kDrawWords * slots_, words.data());
 }
 
 void DecoderEngine::walk(int64_t steps) {
   WICK_DCHECK(steps <= kMostSteps);
-  Bucket& b = bucket(slots_, Tail::kWalk);
+  Bucket& b = bucket(slots_, walk_);
   for (int64_t i = 0; i < steps; ++i) b.program->run();
   for (auto& [slot, position] : walking_) position += steps;
 }
 
 void DecoderEngine::walked(int64_t steps, std::vector<int32_t>& drawn) {
-  bucket(slots_, Tail::kWalk).program->wait();
+  bucket(slots_, walk_).program->wait();
   std::vector<int32_t> log(static_cast<size_t>(kMostSteps * slots_));
   backend_.download(*log_, DType::kI32, 0, kMostSteps * slots_, log.data());
   drawn.assign(static_cast<size_t>(steps * slots_), -1);

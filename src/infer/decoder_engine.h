@@ -3,8 +3,8 @@
 // plan at different sizes: a few buckets of tokens, each compiled on first use over the same
 // weights, cache and arena.
 //
-// Where the back end runs ahead of the host, greedy decoding can walk: a step draws the token that
-// the next one runs, on the device, and the host reads them when it likes.
+// Where the back end runs ahead of the host, decoding can walk: a step draws the token that the
+// next one runs, on the device, and the host reads them when it likes.
 #pragma once
 
 #include <map>
@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/draw.h"
 #include "model/decoder_plan.h"
 
 namespace wick {
@@ -49,14 +50,17 @@ class DecoderEngine {
   void run(std::span<const SlotToken> tokens, std::vector<float>& logits,
            std::vector<double>* step_seconds = nullptr);
 
-  // The same, and of each row of logits the likeliest token instead (-1: all are NaN).
-  void run_greedy(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn);
+  // The same, and of each row of logits the token that `how` draws instead, one for each row and
+  // with its position; none: the likeliest. -1: no logit is a number.
+  void run_drawn(std::span<const SlotToken> tokens, std::vector<int32_t>& drawn,
+                 std::span<const DrawHow> how = {});
 
   bool can_walk() const { return backend_.runs_ahead(); }
   // How many steps may be walked before their tokens are read.
   static constexpr int64_t kMostSteps = 32;
-  // From these tokens on, at most one of each slot; the other slots rest.
-  void walk_from(std::span<const SlotToken> tokens);
+  // From these tokens on, at most one of each slot; the other slots rest. `how` as in run_drawn(),
+  // one for each token, without positions.
+  void walk_from(std::span<const SlotToken> tokens, std::span<const DrawHow> how = {});
   // Starts `steps` more. Requires: their positions are below context().
   void walk(int64_t steps);
   // Waits; `drawn` receives [steps][slots()], the tokens of the last `steps`, with what is of no
@@ -64,10 +68,12 @@ class DecoderEngine {
   void walked(int64_t steps, std::vector<int32_t>& drawn);
 
  private:
-  enum class Tail { kLogits, kTokens, kWalk };
+  enum class Tail { kLogits, kTokens, kDrawnTokens, kWalk, kDrawnWalk };
+  static bool walks(Tail tail) { return tail == Tail::kWalk || tail == Tail::kDrawnWalk; }
+  static bool draws(Tail tail) { return tail == Tail::kDrawnTokens || tail == Tail::kDrawnWalk; }
   struct Bucket {
     std::unique_ptr<DecoderPlan> plan;
-    ValueId rows = kNone, logits = kNone, tokens = kNone;
+    ValueId rows = kNone, logits = kNone, tokens = kNone, how = kNone;
     std::unique_ptr<Program> program;
   };
   Bucket& bucket(int64_t tokens, Tail tail);
@@ -76,6 +82,7 @@ class DecoderEngine {
     Tail tail;
     std::vector<float>* logits = nullptr;
     std::vector<int32_t>* drawn = nullptr;
+    std::span<const DrawHow> how = {};
   };
   void run_all(std::span<const SlotToken> tokens, const Results& results,
                std::vector<double>* step_seconds);
@@ -90,7 +97,8 @@ class DecoderEngine {
   int64_t slots_, context_;
   std::vector<BufferPtr> cache_k_, cache_v_;
   BufferPtr rope_, arena_;
-  BufferPtr place_, begin_, log_;                     // of walking
+  BufferPtr place_, begin_, log_, how_;  // of walking
+  Tail walk_ = Tail::kWalk;
   std::vector<std::pair<int32_t, int64_t>> walking_;  // slots, and the position each runs next
   std::map<std::pair<int64_t, Tail>, Bucket> buckets_;
 };

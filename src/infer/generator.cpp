@@ -39,6 +39,14 @@ struct TextGenerator::Sequence {
   Clock::time_point started, prompt_done;
   bool done = false;
 
+  // How the device draws the next token; none: the likeliest. Requires: sampler.draws().
+  std::vector<DrawHow> how() const {
+    DrawHow next = *sampler.draws();
+    if (next.temperature == 0) return {};
+    next.position = static_cast<int32_t>(history.size());
+    return {next};
+  }
+
   // Draws the next token from its logits and takes it.
   void draw(std::span<float> logits, const DecodeOptions& options, std::string& piece) {
     take(sampler.sample(logits, history, static_cast<int64_t>(history.size())), options, piece);
@@ -140,9 +148,9 @@ Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOpt
     s.finish("cancelled", rest);
     s.result.text += rest;
   };
-  if (engine_->can_walk() && s.sampler.is_plain_greedy()) {
+  if (engine_->can_walk() && s.sampler.draws()) {
     std::vector<int32_t> drawn;
-    engine_->run_greedy(tokens, drawn);
+    engine_->run_drawn(tokens, drawn, s.how());
     prompt_done();
     walk(s, bounded, drawn[0], tell);
     return s.result;
@@ -178,7 +186,7 @@ void TextGenerator::walk(Sequence& s, const DecodeOptions& options, int32_t firs
       if (s.done) return;
       if (!started) {
         const SlotToken next{id, 0, static_cast<int32_t>(s.history.size() - 1), true};
-        engine_->walk_from({&next, 1});
+        engine_->walk_from({&next, 1}, s.how());
         started = true;
       }
     }
@@ -215,7 +223,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
   bool cancelled = false, changed = true;
 
   const bool walks =
-      engine_->can_walk() && Sampler(options.sample, config_.vocab).is_plain_greedy();
+      engine_->can_walk() && Sampler(options.sample, config_.vocab).draws().has_value();
   std::vector<int32_t> drawn;
 
   auto settle = [&](Active& a, const std::string& piece) {
@@ -246,7 +254,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
           tokens.push_back({prompt[i], static_cast<int32_t>(slot), static_cast<int32_t>(i),
                             i + 1 == prompt.size()});
         if (walks)
-          engine_->run_greedy(tokens, drawn);
+          engine_->run_drawn(tokens, drawn, a.sequence->how());
         else
           engine_->run(tokens, logits);
         a.sequence->result.prompt_seconds = seconds_since(a.sequence->started);
@@ -262,12 +270,15 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
     }
     std::vector<SlotToken> tokens;
     std::vector<size_t> owners;
+    std::vector<DrawHow> how;
     for (size_t slot = 0; slot < active.size(); ++slot) {
       if (!active[slot].sequence) continue;
       const std::vector<int32_t>& history = active[slot].sequence->history;
       tokens.push_back({history.back(), static_cast<int32_t>(slot),
                         static_cast<int32_t>(history.size() - 1), true});
       owners.push_back(slot);
+      if (walks)
+        for (const DrawHow& h : active[slot].sequence->how()) how.push_back(h);
     }
     if (tokens.empty()) break;
     if (!walks) {
@@ -280,7 +291,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
       }
       continue;
     }
-    if (changed) engine_->walk_from(tokens);
+    if (changed) engine_->walk_from(tokens, how);
     changed = false;
     int64_t steps = kMostAhead;
     for (size_t slot : owners) {

@@ -17,31 +17,8 @@ namespace wick {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr uint64_t kSampleStream = 0x73616d706c65;
 constexpr size_t kLanes = 8;
 constexpr size_t kBlock = 1024;
-
-// e^x for x <= 0, with a relative error below 3e-7; 0 for NaN and below e^-87.6. Written out,
-// without branches, so that loops over it vectorise and every C library gives the same bits.
-inline float exp_negative(float x) {
-  constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  // Clamped to -88, NaN too, where n is -127 and the power of two below is 0. On the bits, because
-  // compilers make a branch of a comparison of floats here.
-  constexpr int32_t kBitsOf88 = 0x42b00000;
-  int32_t magnitude = std::bit_cast<int32_t>(x) & 0x7fffffff;
-  float clamped = -std::bit_cast<float>(std::min(magnitude, kBitsOf88));
-  float n = (clamped * kLog2e + kRounder) - kRounder;
-  float r = (clamped - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-}
 
 // The sum of a block in a fixed order that vectorises.
 double block_sum(const float* x, size_t n) {
@@ -285,10 +262,20 @@ void Sampler::process(std::span<float> logits, std::span<const int32_t> history)
     });
 }
 
-bool Sampler::is_plain_greedy() const {
+uint64_t Sampler::key() const { return mix_key(options_.seed, kSampleStream); }
+
+std::optional<DrawHow> Sampler::draws() const {
   const SampleOptions& o = options_;
-  return o.temperature == 0 && o.logit_bias.empty() && o.repetition_penalty == 1 &&
-         o.presence_penalty == 0 && o.frequency_penalty == 0;
+  if (!o.logit_bias.empty() || o.repetition_penalty != 1 || o.presence_penalty != 0 ||
+      o.frequency_penalty != 0)
+    return std::nullopt;
+  if (o.temperature == 0) return DrawHow();
+  if (o.xtc_probability > 0 || o.min_tokens_to_keep > 1) return std::nullopt;
+  return DrawHow{.temperature = o.temperature,
+                 .top_k = o.top_k,
+                 .top_p = o.top_p,
+                 .min_p = o.min_p,
+                 .key = key()};
 }
 
 void Sampler::fail_without_numbers() {
@@ -332,26 +319,9 @@ int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> histor
   return id;
 }
 
-namespace {
-
-// Bounded, so that the likeliest token's 0 times it stays 0.
-float inverse(float temperature) { return std::min(1 / temperature, 1e30f); }
-
-struct Draw {
-  double coin, where;
-};
-
-Draw draw_at(uint64_t seed, int64_t position) {
-  auto words = philox(mix_key(seed, kSampleStream), static_cast<uint64_t>(position), 0);
-  uint64_t bits = (static_cast<uint64_t>(words[1]) << 32) | words[2];
-  return {uniform_float(words[0]), static_cast<double>(bits >> 11) * 0x1p-53};
-}
-
-}  // namespace
-
 int32_t Sampler::draw_unfiltered(std::span<const float> logits, float max, int64_t position) {
-  weigh(logits, max, inverse(options_.temperature), weights_);
-  double left = draw_at(options_.seed, position).where * sum_of(weights_);
+  weigh(logits, max, inverse_temperature(options_.temperature), weights_);
+  double left = random_draw(key(), position).where * sum_of(weights_);
   size_t last = 0;  // rounding may carry `left` past the end: then the last possible token
   for (size_t b = 0; b < weights_.size(); b += kBlock) {
     size_t n = std::min(kBlock, weights_.size() - b);
@@ -429,16 +399,16 @@ int32_t Sampler::draw_filtered(std::span<const float> logits, float max, int64_t
   }
   if (o.top_p < 1) keep_mass(candidates_, o.top_p * total, o.min_tokens_to_keep);
   keep_min_p(candidates_, o.min_p, o.min_tokens_to_keep);
-  Draw draw = draw_at(o.seed, position);
+  RandomDraw draw = random_draw(key(), position);
   if (draw.coin < o.xtc_probability) drop_top_choices(candidates_, o.xtc_threshold, o.xtc_special);
 
   double sum = 0;
-  float inverse_temperature = inverse(o.temperature);
+  const float by = inverse_temperature(o.temperature);
   float kept_max = -kInfinity;
   for (const TokenWeight& c : candidates_)
     kept_max = std::max(kept_max, logits[static_cast<size_t>(c.id)]);
   for (TokenWeight& c : candidates_) {
-    c.weight = exp_negative((logits[static_cast<size_t>(c.id)] - kept_max) * inverse_temperature);
+    c.weight = exp_negative((logits[static_cast<size_t>(c.id)] - kept_max) * by);
     sum += c.weight;
   }
   double left = draw.where * sum;

@@ -11,8 +11,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include "backend/draw.h"
 
 namespace wick {
 
@@ -63,8 +66,8 @@ class Sampler {
   int32_t sample(std::span<float> logits, std::span<const int32_t> history, int64_t position,
                  float* logprob = nullptr);
 
-  // Whether sample() is the largest logit and nothing else, as the op `sample` draws.
-  bool is_plain_greedy() const;
+  // How the op `sample` draws what sample() does, but for the position; none where it cannot.
+  std::optional<DrawHow> draws() const;
   // Throws what sample() does.
   [[noreturn]] static void fail_without_numbers();
 
@@ -74,6 +77,7 @@ class Sampler {
   const SampleOptions& options() const { return options_; }
 
  private:
+  uint64_t key() const;
   template <typename F>
   void for_each_seen(std::span<const int32_t> history, int context, F&& f);
   int32_t draw_unfiltered(std::span<const float> logits, float max, int64_t position);

@@ -139,8 +139,9 @@
 //   fwd  in  hyper, norm                    out params f32 [P], m codes u8 [P], v codes u8 [P],
 //        scales f32 [2, blocks], g f32 [P]  in place
 // sample       token[b]: the largest of logits[b], the lowest index among equals, NaN never; -1
-//              where there is none above minus infinity
-//   fwd  in  logits f32 [B, V]
+//              where there is none above minus infinity. With `how`, drawn from those that pass
+//              row b's filters (backend/draw.h has the words and the order of things).
+//   fwd  in  logits f32 [B, V], how? i32 [B, 8]
 //        out token i32 [B], place? i32 [4, B], log? i32 [R, B]  in place
 //        place is where each row stands in a text: token, position, end and cache row of what it
 //        runs next (embed, rope, attention, copy). The token is the one that was drawn, 0 for -1;

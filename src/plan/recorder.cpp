@@ -315,15 +315,17 @@ void Recorder::adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, Val
   optimizer(Op::kAdamw, hyper, norm, params, {m, v}, grads, std::move(attr));
 }
 
-ValueId Recorder::sample(ValueId logits, ValueId place, ValueId log) {
+ValueId Recorder::sample(ValueId logits, ValueId place, ValueId log, ValueId how) {
   const int64_t rows = shape(logits).rows();
   require((place == kNone || shape(place) == Shape{4, rows}) &&
-              (log == kNone || (place != kNone && shape(log).cols() == rows)),
-          plan_, Op::kSample, {logits, place, log}, "logits [B, V], place [4, B], log [R, B]");
+              (log == kNone || (place != kNone && shape(log).cols() == rows)) &&
+              (how == kNone || shape(how) == Shape{rows, 8}),
+          plan_, Op::kSample, {logits, place, log, how},
+          "logits [B, V], place [4, B], log [R, B], how [B, 8]");
   ValueId token = temp("token", {rows}, DType::kI32);
   append({Op::kSample,
           Dir::kForward,
-          {logits},
+          {logits, how},
           {{token}, {place, OutMode::kUpdate}, {log, OutMode::kUpdate}},
           {}});
   return token;

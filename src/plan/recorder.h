@@ -77,7 +77,7 @@ class Recorder {
                  ValueId grads, ParamGroups attr);
   void adamw(ValueId hyper, ValueId norm, ValueId params, ValueId m, ValueId v, ValueId grads,
              ParamGroups attr);
-  ValueId sample(ValueId logits, ValueId place = kNone, ValueId log = kNone);
+  ValueId sample(ValueId logits, ValueId place = kNone, ValueId log = kNone, ValueId how = kNone);
   void copy(ValueId x, ValueId rows, ValueId y);
 
   // Marks the steps recorded between the two calls as one block for recompute.

@@ -239,7 +239,7 @@ TEST_P(Golden, GreedyTokensByWalking) {
   for (int32_t id : prompt) run.push_back({id, 1, position++, false});
   run.back().wants_logits = true;
   std::vector<int32_t> got, drawn;
-  engine.run_greedy(run, got);
+  engine.run_drawn(run, got);
   ASSERT_EQ(got.size(), 1u);
   const SlotToken first{got[0], 1, position, true};
   engine.walk_from({&first, 1});

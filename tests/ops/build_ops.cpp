@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "backend/draw.h"
 #include "ops/builder.h"
 #include "ops/tolerance.h"
 
@@ -407,8 +408,22 @@ void Builder::sample() {
     if (ties) x = std::round(x);
     if (below(50) == 0) x = NAN;
   }
+  // T, p, m: temperature, top-p and min-p in hundredths; k: top-k
+  const int64_t hot = size("T", 0), k = size("k", 0), p = size("p", 100), m = size("m", 0);
+  c_.fwd_in = {"logits", hot > 0 ? "how" : ""};
+  if (hot > 0) {
+    std::vector<int32_t> words(static_cast<size_t>(b * kDrawWords));
+    for (int64_t i = 0; i < b; ++i)
+      to_words({.temperature = static_cast<float>(i % 7 == 6 ? 0 : hot) / 100,
+                .top_k = static_cast<int32_t>(k),
+                .top_p = static_cast<float>(p) / 100,
+                .min_p = static_cast<float>(m) / 100,
+                .key = mix_key(17, static_cast<uint64_t>(i)),
+                .position = static_cast<int32_t>(i)},
+               words.data() + i * kDrawWords);
+    ints("how", {b, kDrawWords}, words);
+  }
   ints("token", {b}, {});
-  c_.fwd_in = {"logits"};
   c_.fwd_out = {"token", "", ""};
   if (r == 0) return;
   std::vector<int32_t> place;

@@ -118,7 +118,9 @@ void sample_fwd(const StepArgs& args) {
     float most = -INFINITY;
     for (int64_t v = 0; v < logits.cols; ++v) most = x[v] > most ? x[v] : most;
     const float* found = most > -INFINITY ? std::find(x, x + logits.cols, most) : nullptr;
-    const auto best = found != nullptr ? static_cast<int32_t>(found - x) : -1;
+    auto best = found != nullptr ? static_cast<int32_t>(found - x) : -1;
+    if (args.in[1])
+      best = draw_token({x, static_cast<size_t>(logits.cols)}, how_of(args.in[1], place, b));
     token.as<int32_t>()[b] = best;
     if (place) take_place(place, log, b, best);
   });

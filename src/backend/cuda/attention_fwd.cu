@@ -122,10 +122,24 @@ __device__ inline void add_few_parts(Get&& get, Pack<float, 4>& sums, float& top
   }
 }
 
+// What a cluster's blocks made of the rows that this one joins: row r is given to block
+// r % kClusterSplits, and stands there behind those it joins before, one part for each block.
+template <class C>
+struct Given {
+  float* sums;
+  float2* most;
+  __device__ explicit Given(unsigned char* shared)
+      : sums(reinterpret_cast<float*>(shared + C::kOwnBytes)),
+        most(reinterpret_cast<float2*>(sums + C::kRows * C::kSumLd)) {}
+  static __device__ int at(int r, int from) { return r / kClusterSplits * kClusterSplits + from; }
+};
+
 // Joins the sets' results, set by set, and stores y and lse, or a part of them.
 template <class C>
-__device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, float2* most) {
+__device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, float2* most,
+                     unsigned char* shared) {
   constexpr int kChunks = C::E / 4;
+  if (C::kDecode && a.cluster) cluster_wait();
   for (int i = threadIdx.x; i < rows.count * kChunks; i += C::kThreads) {
     const int r = i / kChunks, col = i % kChunks * 4, t = rows.token(r), head = rows.head(r);
     Pack<float, 4> y;
@@ -136,37 +150,41 @@ __device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, flo
           return load<4>(sums + (set * C::kRows + r) * C::kSumLd + col);
         },
         y, top, total);
-    if (C::kDecode && a.splits > 1) {
-      const int own = C::WK * C::kRows + r;
+    if (C::kDecode && a.cluster) {
+      const Given<C> given(shared);
+      const int at = given.at(r, blockIdx.x), to = r % kClusterSplits;
+      cluster_store(given.sums + at * C::kSumLd + col, to, y);
+      if (col == 0) cluster_store(given.most + at, to, {top, total});
+    } else if (C::kDecode && a.splits > 1) {
       const int64_t at = (static_cast<int64_t>(t) * a.heads + head) * a.splits + blockIdx.x;
-      store(a.cluster ? sums + own * C::kSumLd + col : a.part_sums + at * C::E + col, y);
-      if (col == 0) *(a.cluster ? most + own : a.part_max + at) = {top, total};
+      store(a.part_sums + at * C::E + col, y);
+      if (col == 0) a.part_max[at] = {top, total};
     } else {
       finish(a, t, head, col, y, top, total);
     }
   }
 }
 
-// Joins the results of a cluster's blocks, each row in one of them.
+// Joins what the cluster's blocks have given this one.
 template <class C>
-__device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, const float* sums,
-                             const float2* most) {
+__device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, unsigned char* shared) {
+  static_assert(C::kRows % kClusterSplits == 0);
   cluster_barrier();
-  for (int r = blockIdx.x; r < rows.count; r += kClusterSplits)
-    for (int col = threadIdx.x * 4; col < C::E; col += C::kThreads * 4) {
-      const int own = C::WK * C::kRows + r;
-      Pack<float, 4> y;
-      float top, total;
-      add_few_parts<kClusterSplits>(
-          [&](int rank, float2& m) {
-            m = cluster_load(most + own, rank);
-            return cluster_load(
-                reinterpret_cast<const Pack<float, 4>*>(sums + own * C::kSumLd + col), rank);
-          },
-          y, top, total);
-      finish(a, rows.token(r), rows.head(r), col, y, top, total);
-    }
-  cluster_barrier();  // until then the others' shared memory is read
+  const Given<C> given(shared);
+  constexpr int kChunks = C::E / 4;
+  for (int i = threadIdx.x; i < C::kRows / kClusterSplits * kChunks; i += C::kThreads) {
+    const int r = i / kChunks * kClusterSplits + blockIdx.x, col = i % kChunks * 4;
+    if (r >= rows.count) break;
+    Pack<float, 4> y;
+    float top, total;
+    add_few_parts<kClusterSplits>(
+        [&](int rank, float2& m) {
+          m = given.most[given.at(r, rank)];
+          return load<4>(given.sums + given.at(r, rank) * C::kSumLd + col);
+        },
+        y, top, total);
+    finish(a, rows.token(r), rows.head(r), col, y, top, total);
+  }
 }
 
 // Asks for a block's keys and values before the kernel waits. Where they lie may be written by the
@@ -192,6 +210,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   extern __shared__ __align__(1024) unsigned char shared[];
   if constexpr (C::kDecode) {
     let_next_start();
+    if (a.cluster) cluster_arrive();
     ask_for_part<C>(a, blockIdx.z, blockIdx.y);
   }
   begin_kernel();
@@ -330,9 +349,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
             sums[mt][n][2 * half], sums[mt][n][2 * half + 1]};
     }
   __syncthreads();
-  join<C>(a, rows, set_sums, set_most);
+  join<C>(a, rows, set_sums, set_most, shared);
   if constexpr (C::kDecode)
-    if (a.cluster) join_cluster<C>(a, rows, set_sums, set_most);
+    if (a.cluster) join_cluster<C>(a, rows, shared);
 }
 
 // y and lse of one row and head from the parts of its range. A thread per four columns.

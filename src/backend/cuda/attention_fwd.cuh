@@ -22,9 +22,11 @@ struct FwdShape {
   static constexpr int kQTile = kQShared ? kRows * kLd : 0;
   static constexpr int kSumLd = E + 8;  // rows of sums, whose halves of a warp then differ in banks
   static constexpr size_t kStreamBytes = sizeof(Bf16) * (kQTile + WK * 4 * kTile);
-  static constexpr int kJoinRows = (kDecode ? WK + 1 : WK) * kRows;  // one more for the cluster
+  static constexpr int kJoinRows = WK * kRows;
   static constexpr size_t kJoinBytes = sizeof(float) * kJoinRows * (kSumLd + 2);
-  static constexpr size_t kBytes = kStreamBytes > kJoinBytes ? kStreamBytes : kJoinBytes;
+  // What the cluster's blocks give each other lies apart: they are not in step.
+  static constexpr size_t kOwnBytes = kStreamBytes > kJoinBytes ? kStreamBytes : kJoinBytes;
+  static constexpr size_t kBytes = kOwnBytes + (kDecode ? sizeof(float) * kRows * (kSumLd + 2) : 0);
 };
 
 // The scores of a warp's rows become probabilities; totals and sums are scaled to the new maxima.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// matvec by the tensor cores: x in bf16, w in bf16 or codes. Rows of w are the m of mma.m16n8k16,
-// rows of x its n, so that 8 rows cost what one does and 16 little more.
+// matvec by the tensor cores: x in bf16, w in bf16 (codes: matvec_codes.cuh). Rows of w are the m
+// of mma.m16n8k16, rows of x its n, so that 8 rows cost what one does and 16 little more.
 //
 // A tile is 16 or 8 rows of w; a block's warps split k between them, tile for tile, and one more
 // warp copies tiles (or slices of them) into a ring of stages in shared memory. What a kernel costs
@@ -12,6 +12,7 @@
 // laid out as the lanes want it.
 //
 // A row's bits depend on K, not on N, the card or the rows beside it.
+#include "backend/cuda/matvec_codes.h"
 #include "backend/cuda/matvec_out.cuh"
 #include "backend/cuda/matvec_weights.cuh"
 #include "backend/cuda/matvec_x.cuh"
@@ -27,7 +28,7 @@ struct Args {
   MatvecNorm norm;
   W w;
   Out out;
-  int tiles, last_row, m, k;
+  int tiles, items, m, k;
   int stages, stage_ld;      // bytes from a row of a stage to the next
   int slices, slice_chunks;  // of a tile
   int m_shift;               // m, as the power of two that holds it
@@ -61,8 +62,8 @@ __device__ inline void copy_tiles(const Args<W, Out>& p, uint8_t* ring, CopyBarr
   Place place;
   bool first_round = true;
   for (int tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    const typename Out::Spot spot = p.out.spot(tile);
-    const uint8_t* row = p.w.row(min(p.out.row(spot, lane % kRows), p.last_row));
+    const int i = lane % kRows, item = min(tile * Out::kItems + i % Out::kItems, p.items - 1);
+    const uint8_t* row = p.w.row(p.out.row(p.out.spot(item), i >= Out::kItems));
     for (int slice = 0; slice < p.slices; ++slice) {
       if (!first_round) barrier_wait(empty + place.stage, place.parity ^ 1);
       copy_rows(ring + place.stage * kRows * p.stage_ld, p.stage_ld, row + slice * slice_bytes,
@@ -81,7 +82,7 @@ __device__ inline void copy_tiles(const Args<W, Out>& p, uint8_t* ring, CopyBarr
 template <class W, int kEights, bool kNorm, class Out>
 __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
     matvec_mma_fwd(const __grid_constant__ Args<W, Out> p) {
-  constexpr int kRows = Out::kRows, kColumns = Out::kPairs ? 8 : kRows;
+  constexpr int kRows = Out::kRows, kItems = Out::kItems;
   constexpr int kWarps = W::kWarps, kWorkers = 32 * kWarps;
   extern __shared__ uint4 dynamic[];
   __shared__ CopyBarrier full[kMostStages], empty[kMostStages];
@@ -89,8 +90,9 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   auto* ring = reinterpret_cast<uint8_t*>(dynamic);
   if (warp == kWarps) return copy_tiles(p, ring, full, empty);
-  Bf16* x = reinterpret_cast<Bf16*>(ring + p.stages * kRows * p.stage_ld);
-  float* gains = reinterpret_cast<float*>(x + p.m * x_ld(p.k));
+  const XRows x{reinterpret_cast<Bf16*>(ring + p.stages * kRows * p.stage_ld), nullptr, x_ld(p.k),
+                0};
+  float* gains = reinterpret_cast<float*>(x.x + p.m * x.ld);
   float* joints = gains + (kNorm ? x_ld(p.k) : 0);
   const int chunks = (p.k + kChunk - 1) / kChunk, stride = gridDim.x;
 
@@ -99,25 +101,24 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
     for (int i = p.w.bytes + 16 * lane; i < p.stage_ld; i += 512)
       *reinterpret_cast<uint4*>(ring + row * p.stage_ld + i) = {};
 
-  // A thread's element of a turn: row mm of x, column or pair j of a tile.
+  // A thread's element of a turn: row mm of x, item j of a tile.
   struct Element {
     int mm, j, tile;
   };
   auto element = [&](int i, int first_tile) {
     const int j = i >> p.m_shift;
-    return Element{i & ((1 << p.m_shift) - 1), j % kColumns, first_tile + j / kColumns * stride};
+    return Element{i & ((1 << p.m_shift) - 1), j % kItems, first_tile + j / kItems * stride};
   };
   auto real = [&](const Element& e) {
-    return e.mm < p.m && e.tile < p.tiles &&
-           (Out::kPairs || p.out.row(p.out.spot(e.tile), e.j) <= p.last_row);
+    return e.mm < p.m && e.tile < p.tiles && e.tile * kItems + e.j < p.items;
   };
   typename Out::Early early;
   const Element first = element(threadIdx.x, blockIdx.x);
   const bool first_real = real(first);
-  const typename Out::Spot first_spot = p.out.spot(first.tile);
-  if (first_real) p.out.weights(early, first_spot, first.j);
+  const typename Out::Spot first_spot = p.out.spot(first.tile * kItems + first.j);
+  if (first_real) p.out.weights(early, first_spot);
   float gain[8] = {};
-  const bool one = p.m == 1 && x_ld(p.k) - 32 <= kWorkers * 8;
+  const bool one = p.m == 1 && x_columns(p.k) <= kWorkers * 8;
   if constexpr (kNorm) {
     if (one) {
       if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
@@ -133,14 +134,14 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
       make_norm_of_one<W>(p.norm, p.k, x, gain);
     else
       make_norm<W>(p.norm, p.m, p.k, p.row_shift, x, gains);
-    if (first_real) p.out.look_up(early, first_spot, first.j);
+    if (first_real) p.out.look_up(early, first_spot);
   } else {
     take_x<W>(p.x, p.m, p.k, p.row_shift, x);
   }
   // Rows that x has not give sums that nobody reads.
   const Bf16* rows_of_x[kEights];
 #pragma unroll
-  for (int n = 0; n < kEights; ++n) rows_of_x[n] = x + min(8 * n + g, p.m - 1) * x_ld(p.k);
+  for (int n = 0; n < kEights; ++n) rows_of_x[n] = x.x + min(8 * n + g, p.m - 1) * x.ld;
 
   Place place;
   int in_turn = 0, turn_first = blockIdx.x;
@@ -173,25 +174,25 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
     if (++in_turn < p.turn_tiles && tile + stride < p.tiles) continue;
 
     barrier_of_first<kWorkers>();
-    for (int i = threadIdx.x; i < in_turn * kColumns << p.m_shift; i += kWorkers) {
+    for (int i = threadIdx.x; i < in_turn * kItems << p.m_shift; i += kWorkers) {
       const Element e = element(i, turn_first);
       if (!real(e)) continue;
-      const typename Out::Spot spot = p.out.spot(e.tile);
+      const typename Out::Spot spot = p.out.spot(e.tile * kItems + e.j);
       if (e.tile != first.tile || i != threadIdx.x) {
-        p.out.weights(early, spot, e.j);
+        p.out.weights(early, spot);
         p.out.feeds(early, e.mm);
-        p.out.look_up(early, spot, e.j);
+        p.out.look_up(early, spot);
       }
       const int part = kRows << p.m_shift;
       const float* at =
-          joint + (i >> p.m_shift) / kColumns * kWarps * part + (e.j << p.m_shift) + e.mm;
+          joint + (i >> p.m_shift) / kItems * kWarps * part + (e.j << p.m_shift) + e.mm;
       float sum = 0.0f, partner = 0.0f;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
         sum += at[w * part];
         if constexpr (Out::kPairs) partner += at[w * part + (8 << p.m_shift)];
       }
-      p.out.put(e.mm, spot, e.j, sum, partner, early);
+      p.out.put(e.mm, spot, sum, partner, early);
     }
     // The next turn's sums lie elsewhere: these are still read.
     joint = joint == joints ? joints + p.joint_bytes / 4 : joints;
@@ -206,19 +207,14 @@ constexpr size_t kMostShared = size_t{220} << 10, kTurnBytes = size_t{24} << 10;
 constexpr int64_t kRingBytes = int64_t{120} << 10;  // where a stage is not larger
 constexpr int64_t kMostSize = int64_t{1} << 28;
 
-int shift_of(int64_t n) {
-  int shift = 0;
-  while (int64_t{1} << shift < n) ++shift;
-  return shift;
-}
-
 template <class W, class Out>
 bool launch_with(const Queue& queue, const MatvecIn& in, const W& w, const Operand& matrix,
                  const Out& out) {
   constexpr int kRows = Out::kRows, kWarps = W::kWarps;
   const bool norms = static_cast<bool>(in.a);
   const Operand& x = norms ? in.a : in.x;
-  const int64_t tiles = divide_up(matrix.rows, kRows), chunks = divide_up(x.cols, kChunk);
+  const int64_t items = matrix.rows * Out::kItems / kRows;
+  const int64_t tiles = divide_up(items, Out::kItems), chunks = divide_up(x.cols, kChunk);
   // Every block gets as many tiles; where those are many, two blocks share a multiprocessor.
   const int64_t places = int64_t{queue.sms} * (tiles >= 16 * queue.sms ? 2 : 1);
   const int64_t each = divide_up(tiles, places), blocks = divide_up(tiles, each);
@@ -243,7 +239,7 @@ bool launch_with(const Queue& queue, const MatvecIn& in, const W& w, const Opera
                  .w = w,
                  .out = out,
                  .tiles = static_cast<int>(tiles),
-                 .last_row = static_cast<int>(matrix.rows) - 1,
+                 .items = static_cast<int>(items),
                  .m = static_cast<int>(x.rows),
                  .k = k,
                  .stages = static_cast<int>(stages),
@@ -281,12 +277,9 @@ bool launch_any(const Queue& queue, const MatvecIn& in, const Operand& w, const 
   if (reinterpret_cast<uintptr_t>(in.gain.data) % 16 != 0) return false;
   if (x.rows > kMatvecMmaRows || x.cols > kMostSize || w.rows > kMostSize) return false;
   if (in.a && x.cols > kStretchColumns * kMostStretches) return false;
-  if (has_codes(w)) {
-    const int row_bytes = static_cast<int>(device_row_bytes(w.dtype, w.cols));
-    return quant_bits(w.dtype) == 8
-               ? launch_with(queue, in, CodedWeights<8>{codes(w), row_bytes}, w, out)
-               : launch_with(queue, in, CodedWeights<4>{codes(w), row_bytes}, w, out);
-  }
+  if (has_codes(w))
+    return quant_bits(w.dtype) == 8 ? launch_codes<8>(queue, in, w, out)
+                                    : launch_codes<4>(queue, in, w, out);
   if (w.dtype != DType::kBF16 || !aligned16(w)) return false;
   const PlainWeights plain{w.as<const uint8_t>(), w.ld * 2, static_cast<int>(w.cols * 2)};
   return launch_with(queue, in, plain, w, out);

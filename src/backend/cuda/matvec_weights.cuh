@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of matvec_mma.cu: what a lane takes of rows in shared memory, where an element of x
-// stands in its row there, and the product of the two.
+// Weights of matvec_mma.cu and matvec_codes.cuh: what a lane takes of rows in shared memory, how x
+// stands there, and the product of the two.
 //
-// A chunk is 32 columns. With g = lane / 4, t = lane % 4 a lane multiplies what belongs to t in
-// rows g and g + 8.
+// With g = lane / 4, t = lane % 4 a lane multiplies what belongs to t in two rows of w. Which
+// column of a unit stands in which place of the product does not matter as long as x agrees, so
+// x is laid out as the lanes want it.
 #pragma once
 
 #include "backend/cuda/codes.cuh"
@@ -12,9 +13,22 @@
 
 namespace wick::cuda {
 
-constexpr int kChunk = 32;
-
 __device__ inline uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
+
+// Columns of a row of x in shared memory: whole units, with zeros behind its own.
+__host__ __device__ constexpr int x_columns(int k) { return (k + 127) / 128 * 128; }
+// Elements from a row to the next, which lies in other banks.
+__host__ __device__ constexpr int x_ld(int k) { return x_columns(k) + 32; }
+
+// Rows of x in shared memory; of codes also what a unit's bytes count.
+struct XRows {
+  Bf16* x;
+  float* counts;
+  int ld, counts_ld;
+};
+__host__ __device__ constexpr int x_counts_ld(int k) { return x_columns(k) / 64 | 1; }
+
+constexpr int kChunk = 32;  // columns of bf16
 
 struct PlainWeights {
   static constexpr int kChunkBytes = 64;
@@ -38,7 +52,9 @@ struct PlainWeights {
     return {{load16(at), kRows > 8 ? load16(at + 8 * ld) : uint4{}}};
   }
 
-  static __device__ void put(Bf16* row, int k, const Pack<Bf16, 8>& x) { store(row + k, x); }
+  static __device__ void put(const XRows& to, int r, int k, const Pack<Bf16, 8>& x) {
+    store(to.x + r * to.ld + k, x);
+  }
   // sums += w x for 16 rows of w and kEights times 8 rows of x, of which x has the lane's.
   template <int kRows, int kEights>
   static __device__ void multiply(const Unit& w, const Bf16* const (&x)[kEights], int c, int t,
@@ -53,89 +69,179 @@ struct PlainWeights {
   }
 };
 
-// Two of the bytes or halves of bytes of a word, in bf16, without rounding: 128 + u has u in its
-// low bits.
-template <int Bits>
-__device__ inline uint32_t widen(uint32_t word) {
-  auto pick = [&](auto mask) {  // (word & mask) | 128 in bf16, twice
-    uint32_t d;
-    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(word), "n"(mask()), "r"(0x43004300u));
-    return d;
-  };
-  using Low = std::integral_constant<uint32_t, Bits == 4 ? 0x000f000fu : 0x007f007fu>;
-  using Sign = std::integral_constant<uint32_t, 0x00800080u>;
-  const uint32_t high = pick(Low{});
-  // Less 136, or 128, or 256 for negative codes of 8 bits.
-  const uint32_t low = Bits == 4 ? 0x43084308u : pick(Sign{});
-  const __nv_bfloat162 d = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&high),
-                                   *reinterpret_cast<const __nv_bfloat162*>(&low));
-  return *reinterpret_cast<const uint32_t*>(&d);
+// d = a b + d for bytes, a [16, 32], b [32, 8]: as mma_bf16 with four bytes for each pair.
+__device__ inline void mma_bytes(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Codes are multiplied as they are, bf16 holding them exactly, and the sum of 32 is scaled in f32.
-template <int Bits>
+// Codes are multiplied as bytes, and x as two: of 64 of its numbers the largest counts 15 bits, so
+// that all within 2^-7 of it keep every bit they have, and the others are off by 2^-16 of it at
+// most. Sums of a unit are exact; they are scaled and added in f32. kWide: a group has 64 columns
+// or more, so that one scale serves a unit.
+template <int Bits, bool kWide>
 struct CodedWeights {
-  static constexpr int kChunkBytes = 4 * Bits;
-  // Scales come behind all codes of a row; its words of 8 rows lie in other banks.
-  static constexpr bool kSlices = false;
-  static constexpr int kPad = 16, kChains = 1;
-  static constexpr int kWarps = 16, kBlocks = 2;
+  static constexpr int kUnit = 64, kUnitBytes = 8 * Bits;
+  // Scales come behind all codes of a row; the words of rows that are read together lie in other
+  // banks.
+  static constexpr int kPad = !kWide ? 16 : 8 * Bits;
+  static constexpr int kWarps = 8, kBlocks = 3;
   Codes w;
-  int bytes;
+  int bytes, groups;
 
   __device__ const uint8_t* row(int r) const { return w.row(r); }
 
-  struct Unit {
-    uint32_t words[2][Bits / 4];  // word t of each 16 bytes of rows g and g + 8
-    float scales[2];
-  };
-  template <int kRows>
-  __device__ Unit take(const uint8_t* rows, int ld, int, int c, int lane) const {
-    const int g = lane / 4, t = lane % 4;
-    Unit u{};
-#pragma unroll
-    for (int half = 0; half < kRows / 8; ++half) {
-      const uint8_t* row = rows + (8 * half + g) * ld;
-#pragma unroll
-      for (int i = 0; i < Bits / 4; ++i)
-        u.words[half][i] =
-            *reinterpret_cast<const uint32_t*>(row + c * kChunkBytes + 16 * i + 4 * t);
-      const auto* scales = reinterpret_cast<const Bf16*>(row + w.scales_at);
-      u.scales[half] = to_f32(scales[c * kChunk >> w.group_shift]);
-    }
-    return u;
+  // Where four columns from 4q of a unit on stand among the 64 bytes of its high or low parts:
+  // 16 t + 8 i + 4 half for lane t, product i, half of its columns.
+  static __device__ int place(int q) {
+    if constexpr (kWide && Bits == 8) return 16 * (q / 4) + 4 * (q % 4);
+    if constexpr (kWide && Bits == 4)
+      return 16 * (q / 8 * 2 + q % 4 / 2) + 8 * (q % 2) + 4 * (q / 4 % 2);
+    return 16 * (q % 4) + 8 * (q / 8) + 4 * (q / 4 % 2);
   }
 
-  // Lane t multiplies four of every 16, the first and third of them as one pair, and has eight of
-  // 32 together.
-  static __device__ void put(Bf16* row, int k, const Pack<Bf16, 8>& x) {
+  // Eight lanes that have a unit's columns come by here together.
+  static __device__ void put(const XRows& to, int r, int k, const Pack<Bf16, 8>& x) {
     uint4 v;
     memcpy(&v, &x, sizeof v);
-    Bf16* to = row + k / 32 * 32 + k / 16 % 2 * 4 + k % 16 / 4 * 8;
-    *reinterpret_cast<uint2*>(to) = {__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632)};
-    *reinterpret_cast<uint2*>(to + 8) = {__byte_perm(v.z, v.w, 0x5410),
-                                         __byte_perm(v.z, v.w, 0x7632)};
+    const uint32_t lanes = 0xffu << (threadIdx.x & 24), magnitude = 0x7fff7fffu;
+    const uint32_t pair = __vmaxu2(__vmaxu2(v.x & magnitude, v.y & magnitude),
+                                   __vmaxu2(v.z & magnitude, v.w & magnitude));
+    uint32_t most = max(pair & 0xffffu, pair >> 16);
+#pragma unroll
+    for (int o = 1; o < 8; o *= 2) most = max(most, __shfl_xor_sync(lanes, most, o));
+    // 2^15 is above all; one more, because the high byte of the next below it would be 128.
+    const int exponent = max(static_cast<int>((most + 1) >> 7), 15);
+    const float to_count = __int_as_float((268 - exponent) << 23);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    uint32_t lows[2], highs[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t count[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t word = words[2 * i + j / 2];
+        const float f = __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+        count[j] = __float_as_uint(fmaf(f, to_count, 12582912.0f));  // in its low bits
+      }
+      lows[i] = __byte_perm(__byte_perm(count[0], count[1], 0x0040),
+                            __byte_perm(count[2], count[3], 0x0040), 0x5410);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) count[j] += 128;
+      highs[i] = __byte_perm(__byte_perm(count[0], count[1], 0x0051),
+                             __byte_perm(count[2], count[3], 0x0051), 0x5410);
+    }
+    auto* unit = reinterpret_cast<uint8_t*>(to.x + r * to.ld + k / 64 * 64);
+    const int q = k % 64 / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<uint32_t*>(unit + place(q + i)) = highs[i];
+      *reinterpret_cast<uint32_t*>(unit + 64 + place(q + i)) = lows[i];
+    }
+    // Codes of 4 bits are multiplied as the high halves of bytes.
+    const float one = __int_as_float((exponent - 14) << 23);
+    const float counts = exponent >= 255 ? __int_as_float(0x7fc00000) : Bits == 4 ? one / 16 : one;
+    if (k % 64 == 0) to.counts[r * to.counts_ld + k / 64] = counts;
   }
-  template <int kRows, int kEights>
-  static __device__ void multiply(const Unit& u, const Bf16* const (&x)[kEights], int c, int t,
-                                  float (&sums)[kEights][kChains][4]) {
-    auto wide = [&](int half, int i, int shift) {
-      return half < kRows / 8 ? widen<Bits>(u.words[half][i] >> shift) : 0u;
-    };
-    // The first 16 columns, then the others: of 4 bits they are the halves of the same bytes.
-    constexpr int kLast = Bits / 4 - 1, kShift = Bits == 4 ? 4 : 0;
-    const uint32_t first[4] = {wide(0, 0, 0), wide(1, 0, 0), wide(0, 0, 8), wide(1, 0, 8)};
-    const uint32_t others[4] = {wide(0, kLast, kShift), wide(1, kLast, kShift),
-                                wide(0, kLast, kShift + 8), wide(1, kLast, kShift + 8)};
+
+  // Column 2r of a product is the high bytes of row r of x, the next the low ones.
+  template <int kTiles>
+  struct X {
+    const Bf16* rows[kTiles];
+    const float* counts[kTiles];
+    __device__ X(const XRows& x, int m, int lane) {
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      const uint4 b = load16(x[n] + c * kChunk + 8 * t);
-      float part[4] = {};
-      mma_bf16(part, first, {b.x, b.y});
-      mma_bf16(part, others, {b.z, b.w});
+      for (int n = 0; n < kTiles; ++n) {
+        rows[n] = x.x + min(4 * n + lane / 8, m - 1) * x.ld + lane / 4 % 2 * 32 + 8 * (lane % 4);
+        counts[n] = x.counts + min(4 * n + lane % 4, m - 1) * x.counts_ld;
+      }
+    }
+  };
+
+  // Of row t of each four rows of x with both rows of w.
+  template <int kTiles>
+  struct Sums {
+    float at[kTiles][2] = {};
+  };
+
+  // What a lane multiplies of a row, for two products: half 0, half 1.
+  struct Words {
+    uint32_t at[2][2];
+  };
+  static __device__ Words take(const uint8_t* row, int t) {
+    auto word = [&](int at) { return *reinterpret_cast<const uint32_t*>(row + at + 4 * t); };
+    if constexpr (Bits == 8) {
+      if constexpr (kWide) {
+        const uint4 v = load16(row + 16 * t);
+        return {{{v.x, v.y}, {v.z, v.w}}};
+      }
+      return {{{word(0), word(16)}, {word(32), word(48)}}};
+    } else {
+      uint2 v;
+      if constexpr (kWide)
+        v = *reinterpret_cast<const uint2*>(row + 8 * t);
+      else
+        v = {word(0), word(16)};
+      return {
+          {{high_halves(v.x << 4), high_halves(v.x)}, {high_halves(v.y << 4), high_halves(v.y)}}};
+    }
+  }
+  // 16 (u - 8) for u in the high half of each byte.
+  static __device__ uint32_t high_halves(uint32_t word) {
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(word), "r"(0xf0f0f0f0u), "r"(0x80808080u));
+    return d;
+  }
+
+  // sums += w x over units [begin, end) of the rows at `low` and `high`.
+  template <int kRows, int kTiles>
+  __device__ void multiply(const uint8_t* low, const uint8_t* high, const X<kTiles>& x, int begin,
+                           int end, int t, Sums<kTiles>& sums) const {
+    const uint8_t *low_scales = low + w.scales_at, *high_scales = high + w.scales_at;
+#pragma unroll(kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1)
+    for (int c = begin; c < end; ++c) {
+      const Words a = take(low + c * kUnitBytes, t);
+      const Words b = kRows > 8 ? take(high + c * kUnitBytes, t) : Words{};
+      const uint32_t first[4] = {a.at[0][0], b.at[0][0], a.at[0][1], b.at[0][1]};
+      const uint32_t second[4] = {a.at[1][0], b.at[1][0], a.at[1][1], b.at[1][1]};
+      const Scales of_low = scales(low_scales, c);
+      const Scales of_high = kRows > 8 ? scales(high_scales, c) : Scales{};
 #pragma unroll
-      for (int e = 0; e < 2 * (kRows / 8); ++e)
-        sums[n][0][e] = fmaf(part[e], u.scales[e / 2], sums[n][0][e]);
+      for (int n = 0; n < kTiles; ++n) {
+        const uint4 v = load16(x.rows[n] + c * kUnit);
+        const float count = x.counts[n][c];
+        auto add = [&](const int(&d)[4], float s0, float s1) {
+          sums.at[n][0] = fmaf(__int2float_rn(d[0] * 256 + d[1]), s0 * count, sums.at[n][0]);
+          if constexpr (kRows > 8)
+            sums.at[n][1] = fmaf(__int2float_rn(d[2] * 256 + d[3]), s1 * count, sums.at[n][1]);
+        };
+        int d[4] = {};
+        mma_bytes(d, first, v.x, v.y);
+        if constexpr (!kWide) {
+          add(d, of_low.first, of_high.first);
+          d[0] = d[1] = d[2] = d[3] = 0;
+        }
+        mma_bytes(d, second, v.z, v.w);
+        add(d, of_low.second, of_high.second);
+      }
+    }
+  }
+
+  // Of the two groups of unit c of a row, or twice that of its one.
+  struct Scales {
+    float first, second;
+  };
+  __device__ Scales scales(const uint8_t* of_row, int c) const {
+    if constexpr (kWide) {
+      const float one = to_f32(reinterpret_cast<const Bf16*>(of_row)[c * kUnit >> w.group_shift]);
+      return {one, one};
+    } else {
+      // Behind the last group may be anything, which its sum of zeros must not meet.
+      const uint32_t both = reinterpret_cast<const uint32_t*>(of_row)[c];
+      return {__uint_as_float(both << 16),
+              2 * c + 1 < groups ? __uint_as_float(both & 0xffff0000u) : 0.0f};
     }
   }
 };

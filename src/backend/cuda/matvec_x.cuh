@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// x of matvec_mma.cu into shared memory, as it is or as the norm of something, laid out as the
-// lanes want it. Rows are cut into stretches of 256 columns, one to a warp at a time; the warps of
-// a block share a row where rows are fewer than they. The sum of a row's squares is that of its
-// stretches in order, however many warps make them, so a row's bits do not depend on the others.
+// x of matvec_mma.cu and matvec_codes.cuh into shared memory, as it is or as the norm of something,
+// laid out as the lanes want it. Rows are cut into stretches of 256 columns, one to a warp at a
+// time; the warps of a block share a row where rows are fewer than they. The sum of a row's squares
+// is that of its stretches in order, however many warps make them, so a row's bits do not depend on
+// the others.
 #pragma once
 
-#include "backend/cuda/row_copy.cuh"
 #include "backend/cuda/matvec.cuh"
 #include "backend/cuda/matvec.h"
+#include "backend/cuda/matvec_weights.cuh"
+#include "backend/cuda/row_copy.cuh"
 
 namespace wick::cuda {
 
@@ -20,9 +22,6 @@ struct MatvecNorm {
   float inverse, eps;
 };
 
-// Elements of a row of x in shared memory: whole chunks, and rows that lie in other banks.
-__host__ __device__ constexpr int x_ld(int k) { return (k + 127) / 128 * 128 + 32; }
-
 // f(row, first stretch, step) for the rows of this warp; `shift`: of the warps that share one.
 template <int kWarps, typename F>
 __device__ inline void each_row(int m, int shift, F&& f) {
@@ -33,9 +32,9 @@ __device__ inline void each_row(int m, int shift, F&& f) {
 
 // x into shared memory, zeros behind its columns.
 template <class W>
-__device__ inline void take_x(Rows<const Bf16> from, int m, int k, int shift, Bf16* x) {
+__device__ inline void take_x(Rows<const Bf16> from, int m, int k, int shift, const XRows& x) {
   constexpr int kAtOnce = 4;
-  const int lane = threadIdx.x % 32, padded = x_ld(k) - 32;
+  const int lane = threadIdx.x % 32, padded = x_columns(k);
   each_row<W::kWarps>(m, shift, [&](int r, int s, int step) {
     const Bf16* row = from[r];
     for (int c0 = s * kStretchColumns + lane * 8; c0 < padded;
@@ -49,7 +48,7 @@ __device__ inline void take_x(Rows<const Bf16> from, int m, int k, int shift, Bf
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int c = c0 + i * step * kStretchColumns;
-        if (c < padded) W::put(x + r * x_ld(k), c, v[i]);
+        if (c < padded) W::put(x, r, c, v[i]);
       }
     }
   });
@@ -58,7 +57,7 @@ __device__ inline void take_x(Rows<const Bf16> from, int m, int k, int shift, Bf
 
 // The norm of one row of at most 8 columns to a thread; `gain` are the thread's.
 template <class W>
-__device__ inline void make_norm_of_one(const MatvecNorm& norm, int k, Bf16* x,
+__device__ inline void make_norm_of_one(const MatvecNorm& norm, int k, const XRows& x,
                                         const float (&gain)[8]) {
   __shared__ float squares[W::kWarps];
   const int c = threadIdx.x * 8;
@@ -78,14 +77,14 @@ __device__ inline void make_norm_of_one(const MatvecNorm& norm, int k, Bf16* x,
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) squares[threadIdx.x / 32] = sum;
   barrier_of_first<32 * W::kWarps>();
-  if (c < x_ld(k) - 32) {
+  if (c < x_columns(k)) {
     sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < W::kWarps; ++i) sum += squares[i];
     const float rstd = rsqrtf(fmaf(sum, norm.inverse, norm.eps));
 #pragma unroll
     for (int j = 0; j < 8; ++j) v.at[j] = from_f32<Bf16>(to_f32(v.at[j]) * rstd * gain[j]);
-    W::put(x, c, v);
+    W::put(x, 0, c, v);
     if (norm.normed && blockIdx.x == 0 && c < k) store(norm.normed.data + c, v);
   }
   barrier_of_first<32 * W::kWarps>();
@@ -93,11 +92,11 @@ __device__ inline void make_norm_of_one(const MatvecNorm& norm, int k, Bf16* x,
 
 // The norm of a + b into shared memory. `gains` hold its gain.
 template <class W>
-__device__ inline void make_norm(const MatvecNorm& norm, int m, int k, int shift, Bf16* x,
+__device__ inline void make_norm(const MatvecNorm& norm, int m, int k, int shift, const XRows& x,
                                  const float* gains) {
   constexpr int kAtOnce = 2;
   __shared__ float squares[kMatvecMmaRows][kMostStretches];
-  const int ld = x_ld(k), lane = threadIdx.x % 32;
+  const int padded = x_columns(k), lane = threadIdx.x % 32;
   const int stretches = (k + kStretchColumns - 1) / kStretchColumns;
   each_row<W::kWarps>(m, shift, [&](int r, int s0, int step) {
     for (int base = s0; base < stretches; base += kAtOnce * step) {
@@ -122,7 +121,7 @@ __device__ inline void make_norm(const MatvecNorm& norm, int m, int k, int shift
               a[i].at[j] = from_f32<Bf16>(to_f32(a[i].at[j]) + to_f32(b[i].at[j]));
 #pragma unroll
           for (int j = 0; j < 8; ++j) sum = fmaf(to_f32(a[i].at[j]), to_f32(a[i].at[j]), sum);
-          store(x + r * ld + c, a[i]);
+          store(x.x + r * x.ld + c, a[i]);
           if (norm.sum && blockIdx.x == 0) store(norm.sum[r] + c, a[i]);
         }
         sum = warp_sum(sum);
@@ -135,21 +134,20 @@ __device__ inline void make_norm(const MatvecNorm& norm, int m, int k, int shift
     float sum = 0.0f;
     for (int s = 0; s < stretches; ++s) sum += squares[r][s];
     const float rstd = rsqrtf(fmaf(sum, norm.inverse, norm.eps));
-    for (int s = s0; s * kStretchColumns < ld - 32; s += step) {
+    for (int s = s0; s * kStretchColumns < padded; s += step) {
       const int c = s * kStretchColumns + lane * 8;
-      Bf16* row = x + r * ld;
       Pack<Bf16, 8> v{};
       if (c < k) {
-        v = load<8>(row + c);
+        v = load<8>(x.x + r * x.ld + c);
         const Pack<float, 4> low = load<4>(gains + c), high = load<4>(gains + c + 4);
 #pragma unroll
         for (int j = 0; j < 8; ++j)
           v.at[j] = from_f32<Bf16>(to_f32(v.at[j]) * rstd * (j < 4 ? low : high).at[j % 4]);
         if (norm.normed && blockIdx.x == 0) store(norm.normed[r] + c, v);
       }
-      // Places change within chunks alone, and those of 32 lie with neighbouring lanes.
+      // Places change within units alone, whose columns neighbouring lanes have.
       __syncwarp();
-      if (c < ld - 32) W::put(row, c, v);
+      if (c < padded) W::put(x, r, c, v);
     }
   });
   barrier_of_first<32 * W::kWarps>();

@@ -61,6 +61,17 @@ __device__ inline void cluster_barrier() {
                    : "memory");
 #endif
 }
+// The two halves of a barrier behind which nothing is ordered but that all blocks have started.
+__device__ inline void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;\n" ::: "memory");
+#endif
+}
 // What lies at `p` in the shared memory of the cluster's block `rank`.
 __device__ inline uint32_t cluster_address(const void* p, int rank) {
   uint32_t at = shared_address(p);
@@ -69,25 +80,19 @@ __device__ inline uint32_t cluster_address(const void* p, int rank) {
 #endif
   return at;
 }
-__device__ inline Pack<float, 4> cluster_load(const Pack<float, 4>* p, int rank) {
-  Pack<float, 4> x{};
+__device__ inline void cluster_store(float* p, int rank, const Pack<float, 4>& x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n"
-               : "=f"(x.at[0]), "=f"(x.at[1]), "=f"(x.at[2]), "=f"(x.at[3])
-               : "r"(cluster_address(p, rank))
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(cluster_address(p, rank)),
+               "f"(x.at[0]), "f"(x.at[1]), "f"(x.at[2]), "f"(x.at[3])
                : "memory");
 #endif
-  return x;
 }
-__device__ inline float2 cluster_load(const float2* p, int rank) {
-  float2 x{};
+__device__ inline void cluster_store(float2* p, int rank, float2 x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];\n"
-               : "=f"(x.x), "=f"(x.y)
-               : "r"(cluster_address(p, rank))
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};\n" ::"r"(cluster_address(p, rank)),
+               "f"(x.x), "f"(x.y)
                : "memory");
 #endif
-  return x;
 }
 __device__ inline float cluster_load(const float* p, int rank) {
   float x = 0;

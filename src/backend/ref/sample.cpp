@@ -20,6 +20,12 @@ void sample_fwd(const StepArgs& args) {
       most = x;
       best = static_cast<int32_t>(v);
     }
+    if (args.in[1]) {
+      std::vector<float> row;
+      for (int64_t v = 0; v < logits.cols; ++v)
+        row.push_back(static_cast<float>(real_part(logits(b, v))));
+      best = draw_token(row, how_of(args.in[1], place, b));
+    }
     token.as<int32_t>()[b] = best;
     if (place) take_place(place, log, b, best);
   }

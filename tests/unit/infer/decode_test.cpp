@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "infer/decoder_engine.h"
+#include "infer/sampler.h"
 
 namespace wick {
 namespace {
@@ -66,6 +67,50 @@ TEST(Decode, FewRowsInBf16AgreeWithTheReference) {
         EXPECT_LE(std::sqrt(difference / norm), 0.03)
             << device << ", " << slots << " rows, " << (codes ? dtype_name(*codes) : "bf16");
       }
+    }
+  }
+}
+
+// The tokens that a back end draws itself are those that the host draws from its logits.
+TEST(Decode, BackEndsDrawWhatTheHostDraws) {
+  const ModelConfig config = small_config();
+  const SampleOptions kinds[] = {
+      {.temperature = 0.8f},
+      {.temperature = 0.8f, .top_k = 20},
+      {.temperature = 1.2f, .top_p = 0.9f},
+      {.temperature = 1.2f, .top_k = 100, .top_p = 0.8f, .min_p = 0.02f}};
+  constexpr int32_t kSlots = 3, kSteps = 9;
+  for (const std::string& device : backend_names()) {
+    const auto backend = open_backend({.device = device, .threads = 2});
+    ModelWeights weights = ModelWeights::random(config, 5, DType::kF32);
+    weights.compute_in(DType::kF32);
+    DecoderEngine engine(*backend, config, weights, {}, nullptr, kSlots, 16);
+    for (const SampleOptions& kind : kinds) {
+      std::vector<SlotToken> first, run;
+      for (int32_t slot = 0; slot < kSlots; ++slot) first.push_back({17 * slot + 3, slot, 0, true});
+      std::vector<int32_t> wanted;
+      std::vector<float> logits;
+      Sampler sampler(kind, config.vocab);
+      run = first;
+      for (int32_t step = 0; step < kSteps; ++step) {
+        engine.run(run, logits);
+        for (int32_t slot = 0; slot < kSlots; ++slot) {
+          const size_t vocab = static_cast<size_t>(config.vocab), at = static_cast<size_t>(slot);
+          const int32_t id =
+              sampler.sample(std::span(logits).subspan(at * vocab, vocab), {}, step + 1);
+          wanted.push_back(id);
+          run[at] = {id, slot, step + 1, true};
+        }
+      }
+      std::vector<DrawHow> how(kSlots, sampler.draws().value());
+      for (DrawHow& h : how) h.position = 1;
+      std::vector<int32_t> drawn;
+      engine.run_drawn(first, drawn, how);
+      EXPECT_EQ(drawn, std::vector<int32_t>(wanted.begin(), wanted.begin() + kSlots)) << device;
+      engine.walk_from(first, how);
+      engine.walk(kSteps);
+      engine.walked(kSteps, drawn);
+      EXPECT_EQ(drawn, wanted) << device;
     }
   }
 }

@@ -233,6 +233,35 @@ TEST(Sampler, ADrawDependsOnSeedAndPositionOnly) {
   EXPECT_LT(same, 5);
 }
 
+// What the op draws where a back end does it.
+TEST(Sampler, DrawsWhatTheOpDraws) {
+  Rng rng(99);
+  for (int i = 0; i < 400; ++i) {
+    std::vector<float> logits(static_cast<size_t>(1 + rng.below(3000)));
+    const float spread = rng.uniform(0.1f, 6.0f);
+    const bool ties = rng.below(3) == 0;
+    for (float& x : logits) {
+      x = spread * rng.normal();
+      if (ties) x = std::round(x);
+      if (rng.below(50) == 0) x = kNan;
+    }
+    logits[rng.below(logits.size())] = 1;
+    SampleOptions o;
+    o.temperature = rng.below(5) == 0 ? 0 : rng.uniform(0.3f, 2.0f);
+    if (rng.below(2) == 0) o.top_k = static_cast<int>(1 + rng.below(100));
+    if (rng.below(2) == 0) o.top_p = rng.uniform(0.05f, 1.0f);
+    if (rng.below(2) == 0) o.min_p = rng.uniform(0.0f, 0.3f);
+    o.seed = static_cast<uint64_t>(i);
+    Sampler sampler(o, static_cast<int64_t>(logits.size()));
+    DrawHow how = sampler.draws().value();
+    how.position = i;
+    const int32_t got = draw_token(logits, how);
+    EXPECT_EQ(got, sampler.sample(logits, {}, i)) << i;
+  }
+  EXPECT_FALSE(Sampler({.temperature = 1, .xtc_probability = 0.5f}, 10).draws());
+  EXPECT_FALSE(Sampler({.presence_penalty = 1}, 10).draws());
+}
+
 TEST(Sampler, LogitBiasBans) {
   Sampler sampler({.temperature = 1, .logit_bias = {{1, -kInf}}}, 3);
   for (int i = 0; i < 200; ++i) {
