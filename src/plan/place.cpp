@@ -26,7 +26,7 @@ int64_t align(int64_t bytes) {
 bool may_join(const Plan& plan, size_t gate) {
   if (gate == 0 || gate >= plan.steps.size()) return false;
   const Step &first = plan.steps[gate - 1], &second = plan.steps[gate];
-  return second.op == Op::kGatedAct && first.op == Op::kLinear && first.dir == second.dir;
+  return second.op == Op::kGatedAct && second.dir == Dir::kForward && first.op == Op::kLinear;
 }
 
 // One item per value (temp roots only), then one per step (scratch).
