@@ -32,7 +32,6 @@ struct StepArgs {
   ThreadPool* pool = nullptr;      // of back ends in the host's memory
   const void* queue = nullptr;     // of a device's: where its launches go (cuda/queue.h)
   const StepArgs* next = nullptr;  // the step after, where the kernel makes both
-  bool next_reads_all = false;     // and nobody else reads what this one writes
 
   bool accumulates(int i) const {
     return step->outputs[static_cast<size_t>(i)].mode == OutMode::kAccumulate;

@@ -200,7 +200,7 @@ enum class Act : uint8_t { kSilu, kGeluTanh };
 
 struct LinearAttr {
   float scale = 1.0f;
-  // Beside codes of 4 bits x may be taken in 8 bits with a scale for every 256 of a row: in plans
+  // Beside codes of 4 bits x may be taken in 8 bits with a scale for every 448 of a row: in plans
   // that only generate.
   bool narrow = false;
 };

@@ -19,22 +19,11 @@ inline bool stores_words(const Finish& f, int64_t col) {
 }
 // 32 of a row's columns, rounded; `gates` has the row's 32 gates from one panel to the next.
 inline void store_words(const Finish& f, int64_t row, int64_t col, __m512i words, uint16_t* gates) {
-  const Gate* gate = f.gate;
-  if (gate == nullptr || gate->keeps) _mm512_storeu_si512(words_at(f.y, row, col), words);
-  if (gate == nullptr) return;
-  if (gate->x) {
-    const int64_t up = col + f.y.cols;
-    __m512i dg, du;
-    gated_bwd(widen(_mm512_loadu_si512(words_at(gate->x, row, col))),
-              widen(_mm512_loadu_si512(words_at(gate->x, row, up))), widen(words), &dg, &du);
-    _mm512_storeu_si512(words_at(gate->made, row, col), dg);
-    _mm512_storeu_si512(words_at(gate->made, row, up), du);
-  } else if (col < gate->made.cols) {
-    _mm512_storeu_si512(gates, words);
-  } else {
-    _mm512_storeu_si512(words_at(gate->made, row, col - gate->made.cols),
-                        gated(widen(_mm512_loadu_si512(gates)), widen(words)));
-  }
+  if (f.gate == nullptr) return _mm512_storeu_si512(words_at(f.y, row, col), words);
+  const Operand& made = f.gate->made;
+  if (col < made.cols) return _mm512_storeu_si512(gates, words);
+  _mm512_storeu_si512(words_at(made, row, col - made.cols),
+                      gated(widen(_mm512_loadu_si512(gates)), widen(words)));
 }
 
 // Rows [first, last) of a block whose top left element is (row, col) of y.
@@ -89,37 +78,23 @@ inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t co
 // Rows that finishing a block will touch, brought near a few at a time: a store to a line that is
 // far would hold up the next products.
 struct Near {
-  static constexpr int kMost = 6;
-  const char* at[kMost];
-  int64_t stride[kMost];
-  int count = 0;
-  int64_t left = 0;  // rows
+  const char* at = nullptr;
+  int64_t stride = 0, lines = 0, left = 0;  // of a row; rows
 
-  void add(const Operand& o, int64_t row, int64_t col) {
-    const auto element = static_cast<int64_t>(dtype_bytes(o.dtype));
-    for (int64_t line = 0; line < element / 2; ++line, ++count) {
-      stride[count] = o.ld * element;
-      at[count] = o.as<char>() + row * stride[count] + col * element + line * 64;
-    }
-  }
   void block(const Finish& f, int64_t row, int64_t col) {
-    count = 0;
-    left = std::min<int64_t>(32, f.y.rows - row);
-    const Gate* gate = f.gate;
-    if (gate == nullptr || gate->keeps) add(f.y, row, col);
-    if (gate == nullptr) return;
-    if (gate->x) {
-      for (const Operand* o : {&gate->x, &gate->made}) {
-        add(*o, row, col);
-        add(*o, row, col + f.y.cols);
-      }
-    } else if (col >= gate->made.cols) {
-      add(gate->made, row, col - gate->made.cols);
-    }
+    const Operand& to = f.gate != nullptr ? f.gate->made : f.y;
+    const int64_t to_col = f.gate != nullptr ? col - to.cols : col;
+    const auto element = static_cast<int64_t>(dtype_bytes(to.dtype));
+    stride = to.ld * element;
+    at = to.as<char>() + row * stride + to_col * element;
+    lines = element / 2;
+    left = to_col >= 0 ? std::min<int64_t>(32, to.rows - row) : 0;
   }
   void step(int64_t rows) {
-    for (; rows > 0 && left > 0; --rows, --left)
-      for (int i = 0; i < count; ++i, at[i - 1] += stride[i - 1]) __builtin_prefetch(at[i], 1, 3);
+    for (; rows > 0 && left > 0; --rows, --left, at += stride) {
+      __builtin_prefetch(at, 1, 3);
+      if (lines == 2) __builtin_prefetch(at + 64, 1, 3);
+    }
   }
 };
 

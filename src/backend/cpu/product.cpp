@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kGroupBlocks = 8;      // blocks of rows that one thread's tasks share
 constexpr int64_t kMostSteps = 32;       // of the sum in one piece
-constexpr int64_t kKeptSteps = 16;       // where it takes several: sums need room beside x
+constexpr int64_t kKeptSteps = 32;       // where it takes several: sums need room beside x
 constexpr int64_t kTaskSteps = 3584;     // of 32 x 32 x 32 in one task: some 100 microseconds
 constexpr int64_t kKeptBlocks = 256;     // of sums that one task keeps
 constexpr int64_t kCBytes = 4096;        // one block of sums
@@ -233,6 +233,10 @@ size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
   return static_cast<size_t>(std::max<int64_t>(kept, 2 * threads) * kCBytes);
 }
 
+int64_t group_blocks(int64_t blocks) {
+  return std::max<int64_t>(1, part_size(blocks, count_of(blocks, kGroupBlocks)));
+}
+
 void multiply(ThreadPool& pool, const Product& p) {
   const Streamed& x = p.x;
   if (x.blocks == 0 || p.panels == 0) return;
@@ -262,7 +266,7 @@ void multiply(ThreadPool& pool, const Product& p) {
 }
 
 void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to) {
-  const int64_t groups = count_of(to.blocks, kGroupBlocks), height = part_size(to.blocks, groups);
+  const int64_t height = group_blocks(to.blocks), groups = part_size(to.blocks, height);
   in_groups(pool, groups, height, [&](int64_t group, int64_t i, int) {
     const int64_t b = group * height + i;
     if (b < to.blocks)

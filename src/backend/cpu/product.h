@@ -81,6 +81,9 @@ struct Streamed {
 
 inline int64_t parts_of(DType x) { return x == DType::kF32 ? kF32Parts : 1; }
 
+// Blocks of rows that a thread keeps to, product after product: in_groups() of stretches.h.
+int64_t group_blocks(int64_t blocks);
+
 // Row-major `x` [*, sum], bf16 or f32, from row `row` on, packed.
 void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, const Streamed& to);
 // The same read in place, for whole blocks and aligned rows; tiles then come from scattered lines,
@@ -93,16 +96,12 @@ void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t 
 // All columns of row-major bf16 `x` [sum, cols] as right operand, [cols/32][sum/32] blocks.
 void pack_right_columns(ThreadPool& pool, const Operand& x, char* to);
 
-// A gated_act with silu that is made while its input's sums are at hand. All in bf16 and in whole
-// panels, with the roundings of the single ops.
+// A gated_act with silu that is made while its input's sums are at hand: made [M, F] of y [M, 2F],
+// which is not stored. In bf16 and whole panels, with the roundings of the two ops.
 struct Gate {
-  Operand made = {};  // [M, F] of y [M, 2F]
-  Operand x = {};  // backward: y [M, F] is the gradient of what was made of x [M, 2F], and `made`
-                   // [M, 2F] is x's
-  bool keeps = true;  // y is stored too
+  Operand made = {};
   // Which of a product's panels is multiplied as the i-th: a gate's, then its up's.
-  int64_t panel(int64_t i, int64_t panels) const { return x ? i : i % 2 * (panels / 2) + i / 2; }
-  int64_t together() const { return x ? 1 : 2; }  // panels that one thread takes
+  static int64_t panel(int64_t i, int64_t panels) { return i % 2 * (panels / 2) + i / 2; }
 };
 
 // What becomes of a finished sum: y (+)= scale * sum + bias, rounded once.
@@ -115,7 +114,7 @@ struct Finish {
   int64_t panel(int64_t i, int64_t panels) const {
     return gate != nullptr ? gate->panel(i, panels) : i;
   }
-  int64_t together() const { return gate != nullptr ? gate->together() : 1; }
+  int64_t together() const { return gate != nullptr ? 2 : 1; }  // panels that one thread takes
 };
 
 // x wᵀ with w in tiles: panel p's step s at (p * steps + s) blocks. Or, turned, x w: panel p's step

@@ -392,7 +392,10 @@ void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& 
     Finish finish_part = finish;
     finish_part.y = rows_of(finish.y, row, rows);
     Gate gate;
-    if (finish.gate != nullptr) finish_part.gate = &(gate = rows_of(*finish.gate, row, rows));
+    if (finish.gate != nullptr) {
+      gate.made = rows_of(finish.gate->made, row, rows);
+      finish_part.gate = &gate;
+    }
     const Bytes bytes(w, rows, scratch);
     pool.parallel(bytes.blocks, [&](int64_t block) { round_block(part, block, bytes); });
     const int64_t near =

@@ -22,19 +22,15 @@ bool in_panels(const Operand& o) {
   return is_bf16(o) && o.cols % kTileBlock == 0 && o.rows > kFewRows;
 }
 
-// Whether `gate` takes all of what `product`, a linear, writes first and does nothing else.
+// Whether `gate` takes what `product` writes, all of it.
 bool fits(const Plan& plan, const FlatProgram::Call& product, const FlatProgram::Call& gate) {
   const Step &a = *product.args.step, &b = *gate.args.step;
-  if (a.op != Op::kLinear || b.op != Op::kGatedAct || a.dir != b.dir || !takes_gate(product.fn))
-    return false;
+  if (!takes_gate(product.fn) || b.op != Op::kGatedAct || b.dir != Dir::kForward) return false;
   const ValueId y = a.outputs[0].value;
-  if (y == kNone || plan.is_view(y) || plan.value(y).kind != Kind::kTemp || b.inputs[0] != y)
-    return false;
-  for (size_t i = 1; i < a.outputs.size(); ++i)
-    if (a.outputs[i].value != kNone) return false;
-  if (product.args.accumulates(0) || gate.args.accumulates(0)) return false;
-  return attr<GatedActAttr>(b).act == Act::kSilu && in_panels(product.args.out[0]) &&
-         in_panels(gate.args.out[0]) && (b.dir == Dir::kForward || is_bf16(gate.args.in[1]));
+  return !plan.is_view(y) && plan.value(y).kind == Kind::kTemp && b.inputs[0] == y &&
+         !product.args.accumulates(0) && !gate.args.accumulates(0) &&
+         attr<GatedActAttr>(b).act == Act::kSilu && in_panels(product.args.out[0]) &&
+         in_panels(gate.args.out[0]);
 }
 
 }  // namespace
@@ -43,9 +39,8 @@ void join_gates(const Plan& plan, std::span<FlatProgram::Call> calls) {
   const std::vector<int> reads = count_reads(plan);
   for (size_t i = 0; i + 1 < calls.size(); ++i) {
     if (!fits(plan, calls[i], calls[i + 1])) continue;
+    if (reads[static_cast<size_t>(calls[i].args.step->outputs[0].value)] > 1) continue;
     calls[i].args.next = &calls[i + 1].args;
-    calls[i].args.next_reads_all =
-        reads[static_cast<size_t>(calls[i].args.step->outputs[0].value)] == 1;
     calls[i + 1].fn = [](const StepArgs&) {};
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A gated_act in the product beside it, while the sums are at hand: forward in the product that
-// makes its input, backward in the one that makes its gradient. Bits are those of the single steps.
+// A gated_act in the product that makes its input, while the sums are at hand, where nobody else
+// reads that input: in plans that only run forward. Bits are those of the two steps.
 #pragma once
 
 #include "backend/flat_program.h"

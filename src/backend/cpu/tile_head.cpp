@@ -14,6 +14,7 @@
 
 #include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/stretches.h"
 #include "backend/cpu/tile_kernels.h"
 
 #if WICK_CPU_BF16
@@ -123,11 +124,13 @@ struct Pass {
                     .continues = continues});
   }
 
-  // f(half) for every 16 rows of the stretch.
+  // f(half) for every 16 rows of the stretch, on the thread that multiplies them.
   template <typename F>
   void for_halves(const Streamed& weights, int64_t words, const F& f) const {
-    pool.parallel((rows + 15) / 16, [&](int64_t i) {
-      f(Half{work, weights, i / 2, i % 2, blocks, words});
+    const int64_t height = 2 * group_blocks(blocks), halves = (rows + 15) / 16;
+    in_groups(pool, (halves + height - 1) / height, height, [&](int64_t group, int64_t task, int) {
+      const int64_t i = group * height + task;
+      if (i < halves) f(Half{work, weights, i / 2, i % 2, blocks, words});
     });
   }
 };

@@ -32,7 +32,10 @@ void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
     product.finish = finish;
     product.finish.y = rows_of(finish.y, row, rows);
     Gate gate;
-    if (finish.gate != nullptr) product.finish.gate = &(gate = rows_of(*finish.gate, row, rows));
+    if (finish.gate != nullptr) {
+      gate.made = rows_of(finish.gate->made, row, rows);
+      product.finish.gate = &gate;
+    }
     multiply(pool, product);
   }
 }
@@ -40,14 +43,10 @@ void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
 }  // namespace
 
 Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
-  if (!o) return o;
   Operand part = o;
   part.rows = rows;
   part.data = o.as<char>() + static_cast<size_t>(row * o.ld) * dtype_bytes(o.dtype);
   return part;
-}
-Gate rows_of(const Gate& gate, int64_t row, int64_t rows) {
-  return {rows_of(gate.made, row, rows), rows_of(gate.x, row, rows), gate.keeps};
 }
 
 TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {

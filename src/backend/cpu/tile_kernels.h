@@ -36,7 +36,6 @@ inline bool is_bf16(const Operand& o) {
 
 // Rows [row, row + rows).
 Operand rows_of(const Operand& o, int64_t row, int64_t rows);
-Gate rows_of(const Gate& gate, int64_t row, int64_t rows);
 
 // A weight's tiles: where it lies, or a packed copy in scratch; or its codes, or its rows.
 struct TiledWeight {

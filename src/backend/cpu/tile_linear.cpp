@@ -83,16 +83,6 @@ const float* widen_bias(const Operand& bias, Pieces& pieces) {
   return to;
 }
 
-// The gated_act that is made with a product, if one is.
-std::optional<Gate> gate_of(const StepArgs& args) {
-  if (args.next == nullptr) return {};
-  Gate gate;
-  gate.made = args.next->out[0];
-  if (args.next->step->dir == Dir::kBackward) gate.x = args.next->in[1];
-  gate.keeps = !args.next_reads_all;
-  return gate;
-}
-
 bool accepts_linear_fwd(const StepArgs& args) {
   const Operand bias = input(args, 2);
   return is_bf16(args.in[0]) && is_matrix(args.in[1]) && is_weight(bias) && is_result(args.out[0]);
@@ -104,9 +94,9 @@ void linear_fwd(const StepArgs& args) {
   if (x.rows == 0 || y.cols == 0) return;
   Pieces pieces(args.scratch);
   const TiledWeight w = tiles_of(*args.pool, args.in[1], pieces);
-  const std::optional<Gate> gate = gate_of(args);
+  const Gate gate{args.next != nullptr ? args.next->out[0] : Operand{}};
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
-                      widen_bias(input(args, 2), pieces), gate ? &*gate : nullptr};
+                      widen_bias(input(args, 2), pieces), gate.made ? &gate : nullptr};
   const bool narrow = attr<LinearAttr>(*args.step).narrow;
   if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
     multiply_quant_bytes(*args.pool, x, *w.codes, finish,
@@ -153,9 +143,7 @@ void linear_bwd(const StepArgs& args) {
   if (dx && dx.rows > 0) {
     Pieces pieces(args.scratch);
     const TiledWeight w = tiles_of(pool, args.in[2], pieces);
-    const std::optional<Gate> gate = gate_of(args);
-    multiply_rows(pool, U, dy, w, true,
-                  {dx, scale, args.accumulates(0), nullptr, gate ? &*gate : nullptr}, pieces);
+    multiply_rows(pool, U, dy, w, true, {dx, scale, args.accumulates(0)}, pieces);
   }
   if (dw) {
     Pieces pieces(args.scratch);
@@ -280,8 +268,7 @@ Candidates table() {
 }  // namespace
 
 bool takes_gate(KernelFn linear) {
-  return linear == linear_fwd<kAmxUnit> || linear == linear_bwd<kAmxUnit> ||
-         linear == linear_fwd<kDotUnit> || linear == linear_bwd<kDotUnit>;
+  return linear == linear_fwd<kAmxUnit> || linear == linear_fwd<kDotUnit>;
 }
 
 Candidates tile_candidates(Rung rung) {
