@@ -3,6 +3,7 @@
 
 #include "app/options.h"
 #include "app/terminal.h"
+#include "app/tokenizer_of.h"
 #include "app/verbs.h"
 #include "base/check.h"
 #include "base/file.h"
@@ -46,17 +47,16 @@ int run(const Args& args, const Flags& flags) {
   }
   // A template of its own needs no model; one that is named as well gives its special tokens.
   if (flags.source.empty() || args.given("model")) {
-    Engine engine(EngineOptions{.device = "cpu", .threads = 1});
-    Model model = Model::load(engine, {.model = flags.model});
+    const std::shared_ptr<const Tokenizer> tokenizer = tokenizer_of(flags.model);
     if (flags.source.empty()) {
-      if (!model.has_chat_template())
-        fail(ErrorCode::kNotFound, model.info().path,
-             " has no chat template; give one with --template FILE");
-      source = model.tokenizer().chat_template_source();
+      source = tokenizer->chat_template_source();
       where = "chat_template";
+      if (source.empty())
+        fail(ErrorCode::kNotFound, flags.model,
+             " has no chat template; give one with --template FILE");
     }
-    input.bos_token = model.tokenizer().bos();
-    input.eos_token = model.tokenizer().eos();
+    input.bos_token = tokenizer->bos();
+    input.eos_token = tokenizer->eos();
   }
   if (args.given("bos")) input.bos_token = flags.bos;
   if (args.given("eos")) input.eos_token = flags.eos;

@@ -4,6 +4,7 @@
 #include "app/format.h"
 #include "app/options.h"
 #include "app/terminal.h"
+#include "app/tokenizer_of.h"
 #include "app/verbs.h"
 #include "base/check.h"
 
@@ -50,9 +51,8 @@ int run(const Args& args, const Flags& flags) {
   if (flags.decode && args.given("text") && !flags.words.empty())
     throw UsageError("--decode takes ids as arguments or with --text, not both");
   Output out(flags.output.json, flags.output.quiet);
-  Engine engine(EngineOptions{.device = "cpu", .threads = 1});
-  Model model = Model::load(engine, flags.model.options());
-  const Tokenizer& tokenizer = model.tokenizer();
+  const std::shared_ptr<const Tokenizer> own = tokenizer_of(flags.model.model);
+  const Tokenizer& tokenizer = *own;
   std::string input;
   if (!flags.words.empty())
     for (const auto& word : flags.words) input += word + " ";
@@ -99,7 +99,8 @@ std::function<int()> declare_tokenize(Args& args) {
   args.flag("--decode", flags->decode, "Turn ids (arguments or standard input) into text.");
   args.positional("ID", flags->words, "With --decode: token ids.");
   args.group("Model");
-  args.text("--model", flags->model.model, "FOLDER", "Whose tokenizer.json.")
+  args.text("--model", flags->model.model, "FOLDER",
+            "Whose tokenizer.json; the folder needs no weights.")
       .shown("the small model inside wick")
       .path();
   add_output_flags(args, flags->output);

@@ -11,7 +11,8 @@ namespace wick {
 // no locks, it holds nothing.
 class FolderLock {
  public:
-  // Throws: kIo where another run holds the folder, which must exist.
+  // Throws: kIo where another run holds the folder, which must exist, and goes on holding it for a
+  // second.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(FolderLock&& other) noexcept;

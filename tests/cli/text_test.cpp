@@ -26,6 +26,22 @@ TEST_F(Text, TokenizeGivesIdsAndPieces) {
   EXPECT_EQ(wick({"tokenize", "--model", model_, "--no-special", "--text", ""}).out, "\n");
 }
 
+// People have the tokenizers of models whose weights they do not.
+TEST_F(Text, AFolderNeedsNoWeights) {
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::remove(model_ + "/" + file);
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--text", "Hi", "--no-special"}).out, "72 105\n");
+  EXPECT_EQ(wick({"tokenize", "--model", model_, "--decode", "72", "105"}).out, "Hi");
+  const std::string messages = folder_.write("m.json", R"([{"role": "user", "content": "hi"}])");
+  const CliResult r = wick({"template", "--model", model_, "--messages", messages});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("hi"), std::string::npos);
+  std::filesystem::remove(model_ + "/tokenizer.json");
+  const CliResult none = wick({"tokenize", "--model", model_, "--text", "Hi"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("no tokenizer.json"), std::string::npos) << none.err;
+}
+
 TEST_F(Text, TokenizeRoundTrip) {
   const std::string text = "Grüße, 世界! 🕯️\n\ttab\\n <|user|> end ";
   CliResult ids = wick({"tokenize", "--model", model_, "--no-special"}, text);
