@@ -80,6 +80,16 @@ __device__ inline uint32_t cluster_address(const void* p, int rank) {
 #endif
   return at;
 }
+__device__ inline Pack<float, 4> cluster_load(const Pack<float, 4>* p, int rank) {
+  Pack<float, 4> x{};
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(x.at[0]), "=f"(x.at[1]), "=f"(x.at[2]), "=f"(x.at[3])
+               : "r"(cluster_address(p, rank))
+               : "memory");
+#endif
+  return x;
+}
 __device__ inline void cluster_store(float* p, int rank, const Pack<float, 4>& x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(cluster_address(p, rank)),
