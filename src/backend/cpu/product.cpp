@@ -224,7 +224,8 @@ Streamed::Streamed(int64_t rows, int64_t sum, void* to, int64_t parts)
       steps(std::max<int64_t>(1, tile_blocks(sum))),
       parts(parts),
       data(static_cast<char*>(to)) {
-  outer = part_size(steps, count_of(steps, steps <= kMostSteps ? kMostSteps : kKeptSteps));
+  const int64_t kept = parts == 1 ? kKeptSteps : kKeptSteps / 2;
+  outer = part_size(steps, count_of(steps, steps <= kMostSteps ? kMostSteps : kept));
 }
 
 size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
