@@ -14,10 +14,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // At least two layers: the first has no gradient below it, the second is like the rest. More where
-// they take no time, since a small model's own size decides what stays in the caches.
+// they take no time, since a small model's own size decides what stays in the caches; and so many
+// of a larger one that caches hold them as little as they hold all.
 constexpr int64_t kLeastLayers = 2;
 constexpr double kLayerSeconds = 0.15;  // of one run, estimated, for more of them
-constexpr int64_t kVocab = 16384;       // more than caches hold
+constexpr int64_t kLayerBytes = int64_t{192} << 20, kVocabBytes = int64_t{96} << 20;
 constexpr int64_t kLeastTokens = 128;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
 constexpr double kUtilisation = 0.5;  // for those estimates
@@ -172,8 +173,17 @@ SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelW
       whole_seconds > 0 && affordable < static_cast<double>(config.layers)
           ? std::min(config.layers, std::max(kLeastLayers, static_cast<int64_t>(affordable)))
           : config.layers;
+  const DType type = weights.dtype(weight_specs(config).front());
+  const int64_t element = dtype_is_quantized(type) ? 1 : static_cast<int64_t>(dtype_bytes(type));
+  ModelConfig one = config;
+  one.layers = 1;
+  one.windows.resize(1);
+  const int64_t all_layers = weight_count(config) - weight_count(one);
+  const int64_t layer_bytes = all_layers / std::max<int64_t>(1, config.layers - 1) * element;
+  cut.layers = std::min(config.layers,
+                        std::max(cut.layers, kLayerBytes / std::max<int64_t>(1, layer_bytes) + 1));
   cut.windows.resize(static_cast<size_t>(cut.layers));
-  cut.vocab = std::min(config.vocab, kVocab);
+  cut.vocab = std::min(config.vocab, kVocabBytes / (config.hidden * element));
   measure(backend, cut, weights, trainable, run);
 }
 
