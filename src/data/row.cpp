@@ -45,22 +45,6 @@ void open_arguments(Json& call) {
   }
 }
 
-// Content in parts, as chat APIs write it, becomes their text: templates of text models know
-// strings alone, and given a list some fail, some write nothing, some write the list itself.
-void join_parts(Json& content, const std::string& where) {
-  std::string text;
-  for (const Json& part : content) {
-    const Json* words = find_member(part, "text");
-    const Json* type = find_member(part, "type");
-    if (words == nullptr || !words->is_string() || (type != nullptr && *type != "text"))
-      fail(ErrorCode::kCorruptFile, where, ".content has a part ",
-           type != nullptr ? cat("of type ", dump_json(*type)) : "without a type",
-           "; wick trains on text: {\"type\": \"text\", \"text\": …}");
-    text += words->get_ref<const std::string&>();
-  }
-  content = std::move(text);
-}
-
 void check_message(Json& message, size_t index, std::string_view key) {
   auto where = [&] { return cat(key, "[", index, "]"); };
   if (!message.is_object())
@@ -72,7 +56,7 @@ void check_message(Json& message, size_t index, std::string_view key) {
   if (!role->is_string())
     fail(ErrorCode::kCorruptFile, where(), ".role is ", json_kind(*role), ", expected a string");
   Json* content = member(message, "content");
-  if (content != nullptr && content->is_array()) join_parts(*content, where());
+  if (content != nullptr && content->is_array()) join_text_parts(*content, where());
   if (content != nullptr && !content->is_string() && !content->is_object())
     fail(ErrorCode::kCorruptFile, where(), ".content is ", json_kind(*content),
          ", expected a string");
@@ -195,6 +179,20 @@ void train_all(Example& example) {
 }
 
 }  // namespace
+
+void join_text_parts(Json& content, const std::string& where) {
+  std::string text;
+  for (const Json& part : content) {
+    const Json* words = find_member(part, "text");
+    const Json* type = find_member(part, "type");
+    if (words == nullptr || !words->is_string() || (type != nullptr && *type != "text"))
+      fail(ErrorCode::kCorruptFile, where, ".content has a part ",
+           type != nullptr ? cat("of type ", dump_json(*type)) : "without a type",
+           "; wick reads text: {\"type\": \"text\", \"text\": …}");
+    text += words->get_ref<const std::string&>();
+  }
+  content = std::move(text);
+}
 
 RowEncoder::RowEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                        const DataOptions& options)

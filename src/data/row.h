@@ -10,6 +10,11 @@
 
 namespace wick {
 
+// Content in parts, as chat APIs write it, becomes their text: templates of text models know
+// strings alone, and given a list some fail, some write nothing, some write the list itself.
+// Throws: kCorruptFile, beginning with `where`, for a part that is no text.
+void join_text_parts(Json& content, const std::string& where);
+
 // What one row says, before tokens: a conversation, or a text whose part from `trained_from` on is
 // trained.
 struct RowContent {

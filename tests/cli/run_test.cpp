@@ -215,7 +215,8 @@ TEST_F(Run, GenerateManyInOrder) {
   std::string file = folder_.write(
       "p.jsonl",
       "{\"prompt\": \"say a\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"say b\"}]}\n"
-      "{\"text\": \"say c\"}\n{\"prompt\": \"say a\"}\n");
+      "{\"text\": \"say c\"}\n{\"messages\": [{\"role\": \"user\", \"content\": "
+      "[{\"type\": \"text\", \"text\": \"say a\"}]}]}\n");
   CliResult r = wick({"generate", "--model", model_, "--prompts", file, "-m", "5", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   auto lines = r.lines();
