@@ -112,8 +112,9 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
 #pragma unroll
     for (int i = 0; i < kPacks; ++i)
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) {  // beyond the row dy is 0
-        const float g = dy[i][j] * w[i][j];
+      for (int j = 0; j < kWide; ++j) {
+        // Beyond the row dy is 0. Rounded here as below, so that what cancels does so to the bit.
+        const float g = __fmul_rn(dy[i][j], w[i][j]);
         sum += g;
         dot = fmaf(g, (x[i][j] - mean) * rstd, dot);
       }
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     if (team.tile() < p.cols) read(base);
     store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) {
       const float n = (x[i][j] - mean) * rstd;
-      const float d = rstd * fmaf(-n, dot_mean, fmaf(dy[i][j], w[i][j], -sum_mean));
+      const float d = rstd * fmaf(-n, dot_mean, __fmul_rn(dy[i][j], w[i][j]) - sum_mean);
       return p.add ? d + before[i][j] : d;
     });
   }
