@@ -27,8 +27,13 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One checkpoint with its result, by writing a part of its bytes into the folder.
-double try_saving(const std::string& folder, int64_t bytes) {
+double common_saving(int64_t bytes) {
+  return kSaveSeconds + static_cast<double>(bytes) / kDiskRate;
+}
+
+// One checkpoint with its result, by writing a part of its bytes into the folder. Where that fails
+// the checkpoint will, and say which file: a forecast is no reason to stop.
+double try_saving(const std::string& folder, int64_t bytes) try {
   constexpr int64_t kMost = int64_t{4} << 20;
   constexpr double kFiles = 3;  // checkpoint, adapter, its config
   const std::filesystem::path path = std::filesystem::path(folder) / ".wick";
@@ -43,6 +48,8 @@ double try_saving(const std::string& folder, int64_t bytes) {
   const double rate =
       std::max(0.0, with_bytes - each) / static_cast<double>(std::max<int64_t>(1, part));
   return kFiles * each + rate * static_cast<double>(bytes);
+} catch (const Error&) {
+  return common_saving(bytes);
 }
 
 }  // namespace
@@ -132,7 +139,7 @@ void Trainer::Impl::forecast_time() {
         asked * static_cast<double>(kind->count_asked(train, valid ? &*valid : nullptr));
   }
   times.cold = probe.cold_seconds(forecast.peak_bytes - forecast.weights);
-  forecast.save_ms = 1e3 * (kSaveSeconds + static_cast<double>(forecast.disk_bytes) / kDiskRate);
+  forecast.save_ms = 1e3 * common_saving(forecast.disk_bytes);
   set_times(times, first.seconds);
 }
 

@@ -55,7 +55,7 @@ uint32_t checksum(const std::string& step, const std::string& run, const std::st
 void remove_leftovers(const std::filesystem::path& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    for (const char* kind : {".safetensors.tmp", ".json.tmp", ".html.tmp"})
+    for (const char* kind : {".safetensors.tmp", ".json.tmp", ".html.tmp", ".wick.tmp"})
       if (entry.path().filename().string().find(kind) != std::string::npos)
         std::filesystem::remove(entry.path(), error);
 }
