@@ -92,6 +92,14 @@ Json checked_value(OptionKind kind, const Json& value, const std::string& where)
   };
   switch (kind) {
     case OptionKind::kFlag:
+      // YAML 1.1, which PyYAML reads, has more words for them than 1.2.
+      if (value.is_string()) {
+        const std::string word = value.get<std::string>();
+        for (const char* yes : {"yes", "Yes", "YES", "on", "On", "ON"})
+          if (word == yes) return true;
+        for (const char* no : {"no", "No", "NO", "off", "Off", "OFF"})
+          if (word == no) return false;
+      }
       if (!value.is_boolean()) wrong("true or false");
       return value;
     case OptionKind::kText:

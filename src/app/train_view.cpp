@@ -125,7 +125,7 @@ std::string forecast_table(const Forecast& f) {
     text += "  " + padded_right(name, 18) + what + "\n";
   };
   std::string update =
-      cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per batch");
+      cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per pack");
   say("one update", f.step_ms > 0 ? "about " + format_ms(f.step_ms) + ", " + update : update);
   if (!f.choice.empty()) {
     const double more = 100 * (f.time_factor - 1);
@@ -187,17 +187,18 @@ void TrainView::message(const std::string& line) { out_.say(line); }
 
 void TrainView::finish(const TrainResult& r) {
   out_.end_live();
+  auto held_out = [&](double loss) { return r.best_step < 0 ? Json() : Json(loss); };
   out_.event({{"event", "done"},
               {"steps", r.steps},
               {"interrupted", r.interrupted},
               {"stopped_early", r.stopped_early},
               {"kept_step", r.kept_step},
               {"best_step", r.best_step},
-              {"best_valid_loss", r.best_valid_loss},
+              {"best_valid_loss", held_out(r.best_valid_loss)},
               {"first_loss", r.first_loss},
               {"final_loss", r.final_loss},
-              {"first_valid_loss", r.first_valid_loss},
-              {"valid_loss", r.valid_loss},
+              {"first_valid_loss", held_out(r.first_valid_loss)},
+              {"valid_loss", held_out(r.valid_loss)},
               {"tokens", r.tokens},
               {"seconds", r.seconds},
               {"peak_bytes", r.peak_bytes},

@@ -58,6 +58,8 @@ struct Key {
 const Key kKeys[] = {
     {"model: some/model", ""},
     {"train: true", ""},
+    {"train: yes", ""},
+    {"mask_prompt: Off", ""},
     {"train: false", "nothing to do"},
     {"train: false\ntest: false", "nothing to do"},
     {"test: true", ""},
