@@ -124,10 +124,12 @@ class RunTest(unittest.TestCase):
 
     def test_lines_of_wick_bench_are_read(self):
         g = cuda_cases.Group("decode", "decode", "", [])
-        lines = [{"bench": "decode", "what": "token", "ms": 2, "ms_p10": 1, "ms_p90": 3, "runs": 9},
+        lines = [{"bench": "decode", "what": "token", "ms": 2, "ms_p10": 1, "ms_p90": 3, "runs": 9,
+                  "shape": "some/folder"},
                  {"bench": "generate", "what": "first token, greedy", "ms": 5, "ms_p10": 4, "ms_p90": 6}]
         found = cuda_cases.read_wick_turn(g, "\n".join(map(json.dumps, lines)))
         self.assertEqual((found["ms"], found["first_ms"]), ([1, 2, 3], [4, 5, 6]))
+        self.assertEqual(found["line"]["shape"], g.shape)
 
 
 class ModelTest(unittest.TestCase):

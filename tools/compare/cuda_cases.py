@@ -156,7 +156,7 @@ def read_wick_turn(group, output):
     lines = objects(output)
     main = next(x for x in lines if x.get("bench") == group.kind)
     found = {"ms": [main["ms_p10"], main["ms"], main["ms_p90"]], "runs": main["runs"],
-             "isa": main.get("isa", ""), "line": main}
+             "isa": main.get("isa", ""), "line": {**main, "shape": group.shape}}  # not its folder
     if group.kind == "train":
         found.update(peak_bytes=main.get("bytes"), bench_losses=main.get("losses", []),
                      weights=main.get("weight_dtype"), adapter=main.get("adapter_dtype"),

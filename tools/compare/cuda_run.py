@@ -365,7 +365,8 @@ def bench(s, results, commit, save):
                                                         "--profile"])):
         say(f"  wick bench {name}")
         done = maker.wick([*own, *words, *seconds], 300)
-        lines = [x for x in case_list.objects(done.output) if "bench" in x]
+        lines = [{**x, "shape": maker.group.shape} for x in case_list.objects(done.output)
+                 if "bench" in x]
         run = {"date": now(), "peer": [], "commit": commit,
                "lines": [x for x in lines if (x["bench"] == "profile") == (name == "profile")]}
         if done.code != 0:

@@ -279,10 +279,10 @@ void softmax_fwd(const StepArgs& args) {
         top = set(max_lanes(top));
         VF sum = hn::Zero(df);
         for (int64_t i = 0; i < d; i += kLanes)
-          sum = hn::Add(sum, within(exp_v(hn::Sub(load_part(from + i, d - i), top)), d - i));
+          sum = hn::Add(sum, within(exp_small(hn::Sub(load_part(from + i, d - i), top)), d - i));
         const VF scale = set(1.0f / sum_lanes(sum));
         for (int64_t i = 0; i < d; i += kLanes)
-          store_part(hn::Mul(exp_v(hn::Sub(load_part(from + i, d - i), top)), scale), to + i,
+          store_part(hn::Mul(exp_small(hn::Sub(load_part(from + i, d - i), top)), scale), to + i,
                      d - i);
       }
     });
