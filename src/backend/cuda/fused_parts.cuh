@@ -9,9 +9,12 @@
 namespace wick::cuda {
 
 constexpr int kFusedRows = 128, kFusedDepth = kBulkDepth;
-constexpr int kFusedLeft = kFusedRows * 128;      // bytes of a stage's rows of x
-constexpr int kFusedRanks = 32;                   // of B in a stage: rows of 128 bytes
-constexpr int kMultipliers = 256, kRounders = 3;  // threads, warps
+constexpr int kFusedLeft = kFusedRows * 128;  // bytes of a stage's rows of x
+constexpr int kFusedRanks = 32;               // of B in a stage: rows of 128 bytes
+constexpr int kMultipliers = 256;             // threads
+// Warps that round what comes in f32: three beside the producer and, where a block has one tile,
+// the four that will store it.
+constexpr int kRounders = 3, kMostRounders = 7;
 
 struct FusedPart {
   int first, cols;  // of y
@@ -25,6 +28,7 @@ struct FusedArgs {
   int half;                         // gated: where the second half of y's columns begins
   int stages = 0, stage_bytes = 0;  // of the ring
   int a_rows = 0;                   // ranks that a block makes of h; 0: h is given
+  int rounders = kRounders;
   // Blocks of a cluster: splits share a tile's depth, sharers make h together. One of them is 1; a
   // block of a cluster has one tile.
   int splits, sharers;
@@ -50,7 +54,7 @@ struct FusedShape {
   static constexpr int kRowBytes = 2 * Cols + 16;
   static constexpr int kTileBytes = kFusedRows * kRowBytes;
   static constexpr int kTiles = Cols / 8 + RankTiles;  // of sums, a group's
-  // Three warps of the producer's group round A, or store where none is rounded.
+  // Three warps of the producer's group round, or store where nothing is rounded.
   static constexpr int kThreads = RankTiles > 0 ? 512 : 384;
   static constexpr int kLeavers = RankTiles > 0 ? 128 : 96, kMeeters = kLeavers + kMultipliers;
   static constexpr bool kSplits = !Gated && Cols <= 128;  // blocks may share the depth

@@ -12,7 +12,7 @@ constexpr int64_t kMostMet = 2;                       // adapters that a tile me
 constexpr int64_t kFewDepth = 136;                    // of adapted products: three stages
 constexpr int64_t kFewRows = 128;                     // fewer are other kernels'
 constexpr int64_t kFewGatedRows = 256;  // the library splits the depth where tiles are few
-constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{20} << 30;
+constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
 
 // Tiles of `cols` columns. Blocks of a cluster share a tile's depth (splits) or the ranks of h
 // (sharers).
@@ -103,6 +103,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   if (cluster > 1 && tiles > most) return false;
   if (ranks > 0 && !kMakesH && !narrow_product(queue, 1.0f, false, true, p.x, p.a, p.h))
     return false;
+  if (a.a_rows > 8 && tiles <= most) a.rounders = kMostRounders;
   flush(queue);
   launch_clusters(queue, fused_kernel<Cols, Gated, RankTiles>,
                   static_cast<unsigned>(std::min(tiles, most)), S::kThreads, bytes, cluster, maps,
@@ -174,7 +175,7 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
     return false;
   // Beyond, the library's kernels gain more than launches and passes over y cost.
   const bool makes_h = ranks_met(p, 128) <= kMostMade;
-  if (p.x.cols > (makes_h ? kMostDepth : kMostDepth / 2) &&
+  if (p.x.cols > (makes_h || p.made ? kMostDepth : kMostDepth / 2) &&
       (p.made || p.x.rows * p.y.cols * p.x.cols > kMostWork))
     return false;
   if (!p.adapters.empty() && (p.x.cols < kFewDepth || !ranks_in_eights(p))) return false;

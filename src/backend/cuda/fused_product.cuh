@@ -5,8 +5,8 @@
 // the same weights next to each other. The weights of a block's first stages are asked for before
 // the kernel waits for the one before it.
 //
-// LoRA: while a tile walks down the depth, its groups also multiply their rows with A, which three
-// warps beside the producer round to bf16 where it lies, into h. (Small products of single warps
+// LoRA: while a tile walks down the depth, its groups also multiply their rows with A, which the
+// rounders make bf16 where it lies, into h. (Small products of single warps
 // between the groups' large ones wait some 130 cycles each.) Then each adapter that the tile meets
 // is one more stage (two beyond rank 32): B's rows of the tile's columns, zeros where they are not
 // its. The tile with an adapter's first column stores its h.
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     for (int i = 0; i < a.stages; ++i) {
       barrier_init(full(i), 1);
       barrier_init(empty(i), 8);
-      barrier_init(ready(i), kRounders);
+      barrier_init(ready(i), a.rounders);
     }
     barriers_ready();
     ask_for_map(maps.left);
@@ -75,6 +75,28 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
       leave<Cols, Gated>(a, tile_at, m_of(tile), n_of(tile), last ? kMultipliers + thread : thread,
                          last ? kMeeters : S::kLeavers);
       if (!last) say(kFree, kMeeters);
+    }
+  };
+  // What the rounders do, of which this warp is `which`.
+  auto round_all = [&](int which) {
+    const int tiles_of_a = a.a_rows / 8;
+    int turn = -which;  // this warp's where it is 0
+    for (int tile = first; tile < tiles; tile += blocks) {
+      const Met m = met<Cols, Gated>(a, n_of(tile));
+      int left = k_end - k_begin;
+      const int after = split > 0 ? 0 : extra_stages(a, m);
+      // Every warp says so at every stage: none may fall a ring behind the copies, of whose
+      // barriers only the last two phases can be told apart.
+#pragma unroll 1
+      for (; left > -after; --left, next()) {
+        barrier_wait(full(stage), phase);
+#pragma unroll 1
+        for (int j = 0; j < tiles_of_a; ++j, turn = turn == a.rounders - 1 ? 0 : turn + 1)
+          if (turn == 0 && left > 0 && m.begin < m.end)
+            round_a(left_at(stage) + kFusedLeft + S::kRightBytes + 1024 * j, box_bytes);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(ready(stage));
+      }
     }
   };
   if (role == 0) {
@@ -131,27 +153,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
           }
       }
     }
-    if (RankTiles > 0 && threadIdx.x >= 32 && a.a_rows > 0) {
-      const int tiles_of_a = a.a_rows / 8;
-      int turn = 1 - static_cast<int>(threadIdx.x) / 32;  // this warp's where it is 0
-      for (int tile = first; tile < tiles; tile += blocks) {
-        const Met m = met<Cols, Gated>(a, n_of(tile));
-        int left = k_end - k_begin;
-        const int after = split > 0 ? 0 : extra_stages(a, m);
-        // Every warp says so at every stage: none may fall a ring behind the copies, of whose
-        // barriers only the last two phases can be told apart.
-#pragma unroll 1
-        for (; left > -after; --left, next()) {
-          barrier_wait(full(stage), phase);
-#pragma unroll 1
-          for (int j = 0; j < tiles_of_a; ++j, turn = turn == kRounders - 1 ? 0 : turn + 1)
-            if (turn == 0 && left > 0 && m.begin < m.end)
-              round_a(left_at(stage) + kFusedLeft + S::kRightBytes + 1024 * j, box_bytes);
-          __syncwarp();
-          if (threadIdx.x % 32 == 0) barrier_arrive(ready(stage));
-        }
-      }
-    }
+    if (RankTiles > 0 && threadIdx.x >= 32) round_all(static_cast<int>(threadIdx.x) / 32 - 1);
     __syncwarp();
     if (cluster > 1) {
       cluster_barrier();
@@ -160,6 +162,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     if (RankTiles == 0 && threadIdx.x >= 32) store_tiles(static_cast<int>(threadIdx.x) - 32);
   } else if (role == 3) {
     keep_registers<kFewRegisters>();
+    if (a.rounders > kRounders) round_all(static_cast<int>(threadIdx.x) / 32 - 12 + kRounders);
     if (cluster > 1) {
       cluster_barrier();
       cluster_barrier();
@@ -250,6 +253,12 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
                                                d[kH + j][3]};
         cluster_barrier();
       }
+      auto shared_h = [&](int j) {
+        const int each = a.a_rows / 8;
+        return cluster_load(h_at + kMultipliers * (j % each) + worker, j / each);
+      };
+      Four ahead{};  // of h's tiles, the next: it comes from far
+      if (S::kShares && a.sharers > 1) ahead = shared_h(0);
       for (int p = m.begin; p < m.end; ++p)
         for (int r = 0; r < a.part[p].ranks; r += kFusedRanks, next()) {
           barrier_wait(full(stage), phase);
@@ -266,10 +275,9 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
               for (int i = 0; i < 4; ++i)
                 x[i] = to_f32(shared_at<Bf16>(at + i / 2 * 1024 + i % 2 * 8));
             } else if (S::kShares && a.sharers > 1) {
-              const int each = a.a_rows / 8;
-              const Four from = cluster_load(h_at + kMultipliers * (j % each) + worker, j / each);
 #pragma unroll
-              for (int i = 0; i < 4; ++i) x[i] = from.at[i];
+              for (int i = 0; i < 4; ++i) x[i] = ahead.at[i];
+              if (8 * (j + 1) < a.part[p].ranks) ahead = shared_h(j + 1);
             } else {
 #pragma unroll
               for (int c = 0; c < RankTiles; ++c)
