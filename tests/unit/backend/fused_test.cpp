@@ -256,5 +256,130 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
   }
 }
 
+// dh = scale dy b per part, dx = dy w + dh a; and the gradients of a and b, which read dh.
+void run_reverse(Backend& backend, const Adapted& s) {
+  constexpr float kScale = 1.5f;
+  int64_t ranks = 0, count = 0;
+  for (const Part& p : s.parts) ranks += p.rank;
+  for (const Part& p : s.parts) count += p.cols * p.rank;
+  const int64_t all = ranks * s.depth + count;
+  Plan plan;
+  Recorder r(plan, true, DType::kBF16);
+  const ValueId x = r.feed("x", {s.rows, s.depth}, DType::kBF16);
+  const ValueId h = r.feed("h", {s.rows, ranks}, DType::kBF16);
+  const ValueId dy = r.feed("dy", {s.rows, s.cols}, DType::kBF16);
+  const ValueId w = r.weight("w", {s.cols, s.depth}, DType::kBF16);
+  const ValueId params = r.state("params", {all}, DType::kF32);
+  const ValueId grads = r.temp("grads", {all}, DType::kF32);
+  const ValueId dh = r.temp("dh", {s.rows, ranks}, DType::kBF16);
+  const ValueId dx = r.temp("dx", {s.rows, s.depth}, DType::kBF16);
+  int64_t rank = ranks, at = all;
+  for (size_t i = s.parts.size(); i-- > 0;) {
+    const Part& p = s.parts[i];
+    rank -= p.rank;
+    at -= p.cols * p.rank;
+    r.append({Op::kLinear,
+              Dir::kBackward,
+              {r.cols(dy, p.first, p.first + p.cols), r.cols(h, rank, rank + p.rank),
+               r.flat(params, at, {p.cols, p.rank}, "b")},
+              {{r.cols(dh, rank, rank + p.rank)}, {r.flat(grads, at, {p.cols, p.rank}, "db")}, {}},
+              LinearAttr{kScale}});
+  }
+  r.append({Op::kLinear,
+            Dir::kBackward,
+            {dh, x, r.flat(params, 0, {ranks, s.depth}, "a")},
+            {{dx}, {r.flat(grads, 0, {ranks, s.depth}, "da")}, {}},
+            LinearAttr{}});
+  r.append({Op::kLinear,
+            Dir::kBackward,
+            {dy, kNone, w},
+            {{dx, OutMode::kAccumulate}, {}, {}},
+            LinearAttr{}});
+  plan.results = {dx, dh, grads};
+
+  const auto xs = random(s.rows * s.depth, 1, 1.0f), hs = random(s.rows * ranks, 2, 1.0f),
+             ds = random(s.rows * s.cols, 5, 1.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(s.cols));
+  const auto ws = random(s.cols * s.depth, 3, scale), ps = random(all, 4, scale);
+  Bindings bindings(plan.values.size());
+  BufferPtr buffer = backend.allocate(DType::kBF16, static_cast<int64_t>(ws.size()));
+  backend.upload(*buffer, DType::kBF16, 0, static_cast<int64_t>(ws.size()), narrow(ws).data());
+  bindings[static_cast<size_t>(w)] = buffer;
+  buffer = backend.allocate(DType::kF32, all);
+  backend.upload(*buffer, DType::kF32, 0, all, ps.data());
+  bindings[static_cast<size_t>(params)] = buffer;
+  const std::unique_ptr<Program> program = backend.compile(plan, bindings, nullptr);
+  for (const auto& [id, data] : {std::pair{x, &xs}, std::pair{h, &hs}, std::pair{dy, &ds}})
+    program->feed(id, narrow(*data).data(), 2 * data->size());
+  program->run();
+  program->wait();
+  std::vector<bf16> got_dx(static_cast<size_t>(s.rows * s.depth)),
+      got_dh(static_cast<size_t>(s.rows * ranks));
+  std::vector<float> got(static_cast<size_t>(all));
+  program->read(dx, got_dx.data(), 2 * got_dx.size());
+  program->read(dh, got_dh.data(), 2 * got_dh.size());
+  program->read(grads, got.data(), 4 * got.size());
+
+  std::vector<double> want_dh(got_dh.size()), want_dx(got_dx.size()), want(got.size());
+  for (int64_t m = 0; m < s.rows; ++m) {
+    int64_t first = 0, b_at = ranks * s.depth;
+    auto d = [&](int64_t n) { return double{ds[static_cast<size_t>(m * s.cols + n)]}; };
+    for (const Part& p : s.parts) {
+      for (int64_t i = 0; i < p.rank; ++i)
+        for (int64_t n = 0; n < p.cols; ++n) {
+          const auto b = static_cast<size_t>(b_at + n * p.rank + i);
+          want_dh[static_cast<size_t>(m * ranks + first + i)] += kScale * d(p.first + n) * ps[b];
+          want[b] += kScale * d(p.first + n) * hs[static_cast<size_t>(m * ranks + first + i)];
+        }
+      first += p.rank;
+      b_at += p.cols * p.rank;
+    }
+    std::vector<double> sums(static_cast<size_t>(s.depth));
+    auto add = [&](double factor, const std::vector<float>& from, int64_t row) {
+      for (int64_t k = 0; k < s.depth; ++k)
+        sums[static_cast<size_t>(k)] += factor * from[static_cast<size_t>(row * s.depth + k)];
+    };
+    for (int64_t n = 0; n < s.cols; ++n) add(d(n), ws, n);
+    for (int64_t i = 0; i < ranks; ++i) {
+      const double of = to_float(got_dh[static_cast<size_t>(m * ranks + i)]);
+      add(of, ps, i);
+      for (int64_t k = 0; k < s.depth; ++k)
+        want[static_cast<size_t>(i * s.depth + k)] += of * xs[static_cast<size_t>(m * s.depth + k)];
+    }
+    std::copy(sums.begin(), sums.end(), want_dx.begin() + m * s.depth);
+  }
+  expect_near(got_dh, want_dh, "dh");
+  expect_near(got_dx, want_dx, "dx");
+  double most = 0;
+  for (double v : want) most = std::max(most, std::abs(v));
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], 0.005 * most) << "gradient " << i;
+}
+
+TEST(Fused, TheReverseOfAdaptersInTheirProductIsTheSteps) {
+  const std::vector<std::string> names = backend_names();
+  if (std::find(names.begin(), names.end(), "cuda") == names.end()) GTEST_SKIP() << "no CUDA";
+  const std::unique_ptr<Backend> backend = open_backend({.device = "cuda"});
+  const std::vector<Adapted> all = {
+      {512, 512, 512, false, false, {{0, 512, 8}}},
+      {200, 136, 128, false, false, {{0, 128, 4}}},
+      {129, 72, 128, false, false, {{0, 128, 16}}},
+      {300, 136, 136, false, false, {{0, 136, 8}}},
+      {257, 904, 128, false, false, {{0, 128, 8}}},
+      {200, 200, 1088, false, false, {{0, 1088, 8}}},
+      {140, 896, 1152, false, false, {{0, 896, 8}, {1024, 128, 8}}},
+      {140, 896, 1152, false, false, {{0, 896, 16}, {896, 128, 8}, {1024, 128, 8}}},
+      {130, 264, 1224, false, false, {{64, 512, 8}, {640, 384, 16}}},
+      {300, 264, 1152, false, false, {{0, 576, 8}, {576, 576, 8}}},
+      {1200, 904, 192, false, false, {{0, 64, 8}, {64, 64, 8}, {128, 64, 8}}},
+      {520, 2600, 384, false, false, {{0, 64, 8}, {128, 192, 16}}},
+  };
+  for (const Adapted& s : all) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
+                                    << s.parts.front().rank);
+    run_reverse(*backend, s);
+  }
+}
+
 }  // namespace
 }  // namespace wick
