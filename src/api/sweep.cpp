@@ -8,7 +8,6 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
-#include "model/adapter_start.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
 #include "train/sweep.h"
@@ -101,6 +100,11 @@ const Forecast& Sweep::forecast() const {
   return impl_->lead().forecast;
 }
 
+const Forecast& Sweep::rehearse() {
+  impl_->lead().try_now();
+  return impl_->lead().forecast;
+}
+
 TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) const {
   TrainCallbacks own;
   const std::string& name = names[k];
@@ -125,17 +129,9 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   const bool rehearsed = s.lead().can_rehearse();
   if (!rehearsed || s.lead().free_step) s.lead().forecast_time();
 
-  const int64_t process_bytes = current_memory_bytes();
   TrainStep& step = *s.lead().step;
-  for (const auto& lane : s.lanes)
-    start_adapter(*lane->adapter, m.config, *m.weights, lane->options.init_adapter.empty(),
-                  lane->start_params, host_threads(m.backend()));
-  step.compile(m.backend(), *m.weights);
-  std::vector<float> start;
-  for (const auto& lane : s.lanes)
-    start.insert(start.end(), lane->start_params.begin(), lane->start_params.end());
-  step.set_params(start);
-  if (rehearsed) s.lead().rehearse_run(0);
+  s.lead().start();
+  if (rehearsed) s.lead().rehearse_run(0, true);
   if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   s.lead().open_prefix();
   JointStep joint(step);
@@ -159,7 +155,7 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   std::vector<TrainResult> results(s.lanes.size());
   const std::vector<std::exception_ptr> errors = joint.run([&](size_t k) {
     Trainer::Impl& lane = *s.lanes[k];
-    RunSetup setup = lane.run_setup(s.lead().forecast, process_bytes);
+    RunSetup setup = lane.run_setup(s.lead().forecast);
     setup.answer_prompts = [&, k] {
       const std::vector<std::string> texts = s.lanes[k]->answer(prompts[k], params_of(k));
       std::vector<EvalSample> samples;

@@ -16,9 +16,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rehearsal may take: a share of the run, but so much in any case.
-constexpr double kShare = 0.04, kLeastSeconds = 0.5;
-constexpr int kMostRounds = 30;
+// What a rehearsal may take: a small share of a long run, a larger one of a short run.
+constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5;
+constexpr int kMostRounds = 1000;
+// Over which a processor's mood is averaged.
+constexpr double kStretchSeconds = 0.25;
 constexpr size_t kPacksOfProgram = 3;
 // Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
 constexpr size_t kMostPrograms = 4;
@@ -92,7 +94,7 @@ class Rehearser {
   Loss* kind_;
   size_t lanes_ = 1;
   std::vector<float> params_;
-  double allowed_ = kLeastSeconds;
+  double allowed_ = 0;
 };
 
 template <typename F>
@@ -161,16 +163,24 @@ RunTimes Rehearser::measure() {
   for (const Group* group : tried)
     first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
-  allowed_ = std::max(kLeastSeconds, kShare * first * run_.run_packs);
+  const double whole = first * run_.run_packs;
+  allowed_ = std::min(run_.most_seconds,
+                      std::max(kShare * whole, std::min(kShortShare * whole, kShortSeconds)));
 
   const Clock::time_point start = Clock::now();
+  std::vector<double> rounds;
   for (int round = 0; round < kMostRounds; ++round) {
     if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    rounds.push_back(0);
     for (Group* group : tried) {
       const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
       group->seconds.push_back(timed([&] { accumulate(pack); }));
+      rounds.back() += group->seconds.back();
     }
   }
+  const Spread spread = spread_of(rounds, kStretchSeconds);
+  times.low = spread.low;
+  times.high = spread.high;
   double packs = 0;
   const std::vector<const Group*> known(tried.begin(), tried.end());
   for (const auto& [plan, group] : groups)
@@ -209,6 +219,27 @@ std::vector<const Pack*> typical_packs(std::vector<const Pack*> packs, size_t mo
   // The middle one first: where there is time for one only, it is that.
   if (count > 1) std::swap(chosen.front(), chosen[count / 2]);
   return chosen;
+}
+
+Spread spread_of(std::span<const double> seconds, double stretch) {
+  Spread spread;
+  double all = 0;
+  for (double s : seconds) all += s;
+  if (all <= 0) return spread;
+  const double mean = all / static_cast<double>(seconds.size());
+  int stretches = 0;
+  double least = all, most = 0, sum = 0, count = 0;
+  for (double s : seconds) {
+    sum += s;
+    count += 1;
+    if (sum < stretch) continue;
+    ++stretches;
+    least = std::min(least, sum / count);
+    most = std::max(most, sum / count);
+    sum = count = 0;
+  }
+  if (stretches > 1) spread = {std::min(1.0, least / mean), std::max(1.0, most / mean)};
+  return spread;
 }
 
 RunTimes rehearse(TrainStep& step, const Rehearsal& run) { return Rehearser(step, run).measure(); }

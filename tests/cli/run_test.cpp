@@ -31,7 +31,7 @@ class Run : public testing::Test {
 
 TEST_F(Run, TrainEventsFilesAndUse) {
   CliResult r = wick(train_words({"--json", "--steps-per-report", "4", "--save-every", "10",
-                                  "--steps-per-eval", "12", "--test"}));
+                                  "--steps-per-eval", "12", "--train", "--test"}));
   ASSERT_EQ(r.code, 0) << r.err;
   Json forecast = r.event("forecast");
   int64_t sum = 0;
