@@ -94,6 +94,7 @@ EvalReport TrainRun::evaluate(int64_t step) {
     best_step_ = step;
     if (keeps_best()) {
       best_params_ = {};  // not both at a time
+      release_free_memory();
       best_params_ = step_.params();
       setup_.save_result(setup_.options.adapter_path + "/best", best_params_);
     }

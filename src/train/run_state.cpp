@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "train/preference.h"
 #include "train/run.h"
 
@@ -146,6 +147,7 @@ void TrainRun::resume() {
 
 void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
+  release_free_memory();
   Checkpoint c;
   c.step = step;
   c.params = step_.params();
