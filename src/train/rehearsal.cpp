@@ -16,8 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rehearsal may take: a small share of a long run, a larger one of a short run.
-constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5;
+// What a rehearsal may take: a small share of a long run, a larger one of a short run, and so much
+// in any case.
+constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5, kLeastSeconds = 0.5;
 constexpr int kMostRounds = 1000;
 // Over which a processor's mood is averaged.
 constexpr double kStretchSeconds = 0.25;
@@ -164,8 +165,8 @@ RunTimes Rehearser::measure() {
     first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
   const double whole = first * run_.run_packs;
-  allowed_ = std::min(run_.most_seconds,
-                      std::max(kShare * whole, std::min(kShortShare * whole, kShortSeconds)));
+  const double short_run = std::clamp(kShortShare * whole, kLeastSeconds, kShortSeconds);
+  allowed_ = std::min(run_.most_seconds, std::max(kShare * whole, short_run));
 
   const Clock::time_point start = Clock::now();
   std::vector<double> rounds;
