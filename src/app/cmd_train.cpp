@@ -76,6 +76,7 @@ int run(const Args& args, const Flags& flags) {
   Trainer trainer(model, options);
 
   StopSignal stop;
+  stop.heed_closed_pipe();
   TrainView view(out);
   TrainResult result = trainer.run({
       .on_forecast = [&](const Forecast& forecast) { view.forecast(forecast); },
