@@ -10,8 +10,8 @@
 
 namespace wick::cuda {
 
-// Of a block whose warps have a row each: the fewer blocks, the sooner a kernel begins and ends,
-// and multiprocessors that it leaves free take the next one's blocks early.
+// Of a block whose warps have a row each. Kernels of up to kFewBlocks leave multiprocessors free,
+// where the next one's blocks start early; beyond that, and for rows that are few, small blocks.
 constexpr int kLeastRows = 4, kMostRows = 16, kFewBlocks = 64;
 constexpr int kMostBlockThreads = 512;  // of a block that owns a row
 
@@ -129,8 +129,9 @@ constexpr int64_t kWarpColumns = 32 * kWide * kWarpPacks;
 template <typename T, typename F>
 void with_team(bool aligned, int64_t rows, int64_t cols, F&& f) {
   if (rows == 0 || cols == 0) return;
-  int each = kLeastRows;
-  while (32 * each < kTeamThreads<T, true> && rows >= int64_t{2} * each * kFewBlocks) each *= 2;
+  const bool large = sizeof(T) == 2 && rows > kMostRows * kFewBlocks / 2 &&
+                     rows <= int64_t{kMostRows} * kFewBlocks;
+  const int each = large ? kMostRows : kLeastRows;
   const auto blocks = static_cast<unsigned>(divide_up(rows, each));
   if (!aligned)
     return f(std::false_type{}, std::true_type{}, std::integral_constant<int, 1>{}, blocks,

@@ -61,6 +61,24 @@ __global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     }
     return sum;
   };
+  T* to = p.y[team.row];
+  if constexpr (kWarp && sizeof(T) == 2) {
+    if (kept) {
+      // Under the lane's own maximum, so that exponentials do not wait for the row's.
+      read(0);
+      float mine = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) mine = fmaxf(mine, x[i][j]);
+      const bool none = mine == -INFINITY;
+      const float top = warp_max(mine), own = exponentials(none ? 0.0f : mine);
+      const float shrink = none ? 0.0f : exponential<T>(mine, top);
+      const float scale = shrink / warp_sum(own * shrink);
+      store_packs<kAligned>(team, to, 0, p.cols, [&](int i, int j) { return x[i][j] * scale; });
+      return;
+    }
+  }
   float top = -INFINITY;
   for (int base = 0; base < p.cols; base += team.tile()) {
     read(base);
@@ -76,7 +94,6 @@ __global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     sum += exponentials(top);
   }
   const float scale = 1.0f / team.sum(sum, shared);
-  T* to = p.y[team.row];
   for (int base = 0; base < p.cols; base += team.tile()) {
     if (!kept) {
       read(base);

@@ -29,8 +29,7 @@ std::vector<float> random(int64_t count, uint64_t seed, float scale) {
   return made;
 }
 
-std::vector<std::vector<float>> run(const std::string& arch, const Reversed& r) {
-  const std::unique_ptr<Backend> backend = open_backend({.device = "cuda", .cuda_arch = arch});
+std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, const Reversed& r) {
   Bindings bindings(r.plan.values.size());
   for (const auto& [id, data] : r.states) {
     BufferPtr buffer = backend->allocate(DType::kF32, static_cast<int64_t>(data.size()));
@@ -65,22 +64,32 @@ std::vector<std::vector<float>> run(const std::string& arch, const Reversed& r) 
   return made;
 }
 
-void expect_same(const Reversed& r) {
-  const auto got = run("", r), again = run("", r), want = run("sm_80", r);
-  for (size_t v = 0; v < want.size(); ++v) {
-    double most = 0;
-    for (float w : want[v]) most = std::max(most, std::abs(double{w}));
-    ASSERT_GT(most, 0);
-    for (size_t i = 0; i < want[v].size(); ++i)
-      ASSERT_NEAR(got[v][i], want[v][i], 0.01 * most) << "result " << v << "[" << i << "]";
-    EXPECT_TRUE(got[v] == again[v]) << "result " << v << " has other bits in another run";
+class Reverse : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<std::string> names = backend_names();
+    if (std::find(names.begin(), names.end(), "cuda") == names.end()) GTEST_SKIP() << "no CUDA";
+    best_ = open_backend({.device = "cuda"});
+    plain_ = open_backend({.device = "cuda", .cuda_arch = "sm_80"});
   }
-}
+  void expect_same(const Reversed& r) const {
+    const auto got = run(best_, r), again = run(best_, r), want = run(plain_, r);
+    for (size_t v = 0; v < want.size(); ++v) {
+      double most = 0, worst = 0;
+      for (size_t i = 0; i < want[v].size(); ++i) {
+        most = std::max(most, std::abs(double{want[v][i]}));
+        const double off = std::abs(double{got[v][i]} - want[v][i]);
+        worst = std::isnan(off) ? INFINITY : std::max(worst, off);
+      }
+      EXPECT_GT(most, 0) << "result " << v;
+      EXPECT_LE(worst, 0.01 * most) << "result " << v;
+      EXPECT_TRUE(got[v] == again[v]) << "result " << v << " has other bits in another run";
+    }
+  }
 
-bool no_cuda() {
-  const std::vector<std::string> names = backend_names();
-  return std::find(names.begin(), names.end(), "cuda") == names.end();
-}
+ private:
+  std::unique_ptr<Backend> best_, plain_;
+};
 
 struct Part {
   int64_t first, cols, rank;
@@ -128,15 +137,14 @@ Reversed adapters(int64_t rows, int64_t depth, int64_t cols, const std::vector<P
   return made;
 }
 
-TEST(Reverse, AdaptersOfOneProductAreTheSteps) {
-  if (no_cuda()) GTEST_SKIP() << "no CUDA";
+TEST_F(Reverse, AdaptersOfOneProductAreTheSteps) {
   expect_same(adapters(2100, 136, 136, {{0, 136, 8}}));
-  expect_same(adapters(2048, 256, 1152, {{0, 896, 16}, {1024, 128, 16}}));
+  expect_same(adapters(2048, 136, 640, {{0, 400, 16}, {512, 128, 16}}));
   expect_same(adapters(2051, 264, 1032, {{0, 520, 8}, {520, 512, 8}}));
   expect_same(adapters(520, 264, 4112, {{0, 2056, 8}, {2056, 2056, 8}}));
-  expect_same(adapters(2304, 520, 2560, {{0, 2048, 16}, {2048, 256, 16}, {2304, 256, 16}}));
-  expect_same(adapters(2100, 2056, 1000, {{8, 400, 32}, {408, 592, 24}}));
-  expect_same(adapters(2100, 1032, 520, {{0, 520, 64}}));
+  expect_same(adapters(2304, 200, 768, {{0, 512, 16}, {512, 128, 16}, {640, 128, 16}}));
+  expect_same(adapters(2100, 520, 1000, {{8, 400, 32}, {408, 592, 24}}));
+  expect_same(adapters(2100, 264, 520, {{0, 520, 64}}));
   expect_same(adapters(2100, 136, 520, {{0, 520, 4}}));
   expect_same(adapters(9000, 136, 800, {{0, 400, 16}, {400, 400, 16}}));
 }
@@ -188,8 +196,7 @@ Reversed attention_and_rope(int64_t tokens, const AttentionAttr& a, int64_t segm
   return made;
 }
 
-TEST(Reverse, RopeInItsAttentionIsTheSteps) {
-  if (no_cuda()) GTEST_SKIP() << "no CUDA";
+TEST_F(Reverse, RopeInItsAttentionIsTheSteps) {
   for (int64_t head_dim : {64, 128})
     for (const auto& [tokens, segment] :
          {std::pair<int64_t, int64_t>{70, 50}, {512, 512}, {700, 200}, {2100, 700}}) {
