@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops_runner check|grad|support|bench [--op NAME] [--device NAME] [--part small|large]
-//            [--against FILE]
+//            [--cases FOLDER] [--against FILE]
 // A device is "ref", "cpu", "cpu/avx2" or "cuda/sm_80"; without one, all of them. Runs the case
-// files beside this source: those that take no time, the others, or without --part all. Fails where
-// an op has no case file. With a FILE support compares instead of printing.
+// files beside this source, or those of FOLDER: those that take no time, the others, or without
+// --part all. Fails where an op has no case file. With a FILE support compares instead of printing.
 #include <cstdio>
 #include <cstring>
 
@@ -16,14 +16,14 @@ namespace wick::ops {
 namespace {
 
 int run(const std::string& mode, const std::string& only_op, const std::string& only_device,
-        Part part, const std::string& page) {
+        Part part, const std::string& folder, const std::string& page) {
   std::vector<Device> devices = find_devices(only_device);
   std::vector<Case> cases;
   bool found = false;
   for (int i = 0; i < kOpCount; ++i) {
     Op op = static_cast<Op>(i);
     if (!only_op.empty() && only_op != op_name(op)) continue;
-    std::vector<Case> loaded = load_cases(WICK_SOURCE_DIR "/tests/ops", op, part);
+    std::vector<Case> loaded = load_cases(folder, op, part);
     found = true;
     cases.insert(cases.end(), loaded.begin(), loaded.end());
   }
@@ -49,13 +49,15 @@ Part parse_part(const std::string& name) {
 int main(int argc, char** argv) {
   try {
     std::string mode = argc > 1 ? argv[1] : "check", op, device, part, page;
+    std::string cases = WICK_SOURCE_DIR "/tests/ops";
     for (int i = 2; i + 1 < argc; i += 2) {
       if (std::strcmp(argv[i], "--op") == 0) op = argv[i + 1];
       if (std::strcmp(argv[i], "--device") == 0) device = argv[i + 1];
       if (std::strcmp(argv[i], "--part") == 0) part = argv[i + 1];
+      if (std::strcmp(argv[i], "--cases") == 0) cases = argv[i + 1];
       if (std::strcmp(argv[i], "--against") == 0) page = argv[i + 1];
     }
-    return wick::ops::run(mode, op, device, wick::ops::parse_part(part), page) == 0 ? 0 : 1;
+    return wick::ops::run(mode, op, device, wick::ops::parse_part(part), cases, page) == 0 ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ops_runner: %s\n", e.what());
     return 1;
