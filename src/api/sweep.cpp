@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "api/trainer_impl.h"
 #include "api/watch.h"
@@ -81,9 +82,9 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
   for (auto& lane : impl_->lanes) {
     TrainOptions o = lane->options;
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
-    if (o.loss != "sft")
-      fail(ErrorCode::kUnsupported, "--sweep trains its adapters with --loss sft; --loss ", o.loss,
-           " is for one adapter at a time");
+    if (o.loss == "distill")
+      fail(ErrorCode::kUnsupported,
+           "--sweep: --loss distill is for one adapter at a time; train them one after the other");
     lane->prepare(model, o);
   }
   impl_->join();
@@ -120,9 +121,10 @@ TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) cons
 SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
   Impl& s = *impl_;
   Model::Impl& m = s.model->impl();
-  if (callbacks.on_message)
-    for (const auto& lane : s.lanes)
-      for (const std::string& line : lane->messages) callbacks.on_message(line);
+  std::set<std::string> said;  // most lines are those of every lane
+  for (const auto& lane : s.lanes)
+    for (const std::string& line : lane->messages)
+      if (said.insert(line).second && callbacks.on_message) callbacks.on_message(line);
   std::vector<FolderLock> locks;
   for (const auto& lane : s.lanes) locks.push_back(lane->check_folder());
   s.lead().check_device();

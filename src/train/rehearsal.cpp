@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "base/check.h"
 #include "train/probe.h"
@@ -16,8 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rehearsal may take: a small share of a long run, a larger one of a short run, and so much
-// in any case.
+// What a rehearsal may take: a small share of a long run, a larger one of a short run, and of one
+// that ends at once as much as the run.
 constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5, kLeastSeconds = 0.5;
 constexpr int kMostRounds = 1000;
 // Over which a processor's mood is averaged.
@@ -70,6 +71,8 @@ class Rehearser {
       : step_(step), run_(run), kind_(step.loss_kind()) {
     lanes_ = static_cast<size_t>(step.trainable().lane_count());
     params_ = step.params();
+    if (lanes_ > 1) joint_.emplace(step);
+    for (size_t k = 0; kind_ && k < lanes_; ++k) kinds_.push_back(kind_->lane(k));
   }
 
   RunTimes measure();
@@ -90,9 +93,14 @@ class Rehearser {
   double repeated(const F& f);
   void restore();
 
+  // What a loss asks: the step, or the first of its lanes.
+  RunStep& asker() { return joint_ ? joint_->lane(0) : static_cast<RunStep&>(step_); }
+
   TrainStep& step_;
+  std::optional<JointStep> joint_;
   const Rehearsal& run_;
   Loss* kind_;
+  std::vector<Loss*> kinds_;  // of the lanes
   size_t lanes_ = 1;
   std::vector<float> params_;
   double allowed_ = 0;
@@ -124,7 +132,7 @@ std::vector<Group*> Rehearser::choose_programs(std::map<const Plan*, Group>& gro
 }
 
 double Rehearser::eval_pack(const Pack& pack) {
-  if (kind_) return repeated([&] { kind_->evaluate(step_, {&pack, 1}); });
+  if (kind_) return repeated([&] { kind_->evaluate(asker(), {&pack, 1}); });
   std::vector<float> logp(lanes_ * static_cast<size_t>(step_.limits().targets));
   const Pack all = of_all_lanes(pack);
   return repeated([&] { step_.evaluate(all, logp); });
@@ -136,13 +144,13 @@ void Rehearser::restore() {
   step_.set_params(params_);
   for (size_t i = 0; i < step_.states().size(); ++i)
     step_.set_state(i, std::vector<std::byte>(step_.state(i).size()));
-  if (kind_) kind_->take_report();
+  for (Loss* kind : kinds_) kind->take_report();
 }
 
 RunTimes Rehearser::measure() {
   RunTimes times;
   WICK_CHECK(!run_.packs.empty(), "a run without packs");
-  if (kind_) kind_->rehearse(*run_.train, run_.valid);
+  for (Loss* kind : kinds_) kind->rehearse(*run_.train, run_.valid);
   std::map<const Plan*, Group> groups;
   for (const Pack& pack : run_.packs) {
     Group& group = groups[&step_.micro_plan(pack)];
@@ -160,12 +168,13 @@ RunTimes Rehearser::measure() {
   }
   // Memory is touched, and adapters leave their zeros behind, before anything counts.
   double first = 0;
-  if (kind_) kind_->begin_update(step_, run_.packs.first(1));
+  if (kind_) kind_->begin_update(asker(), run_.packs.first(1));
   for (const Group* group : tried)
     first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
   const double whole = first * run_.run_packs;
-  const double short_run = std::clamp(kShortShare * whole, kLeastSeconds, kShortSeconds);
+  const double short_run =
+      std::clamp(kShortShare * whole, std::min(whole, kLeastSeconds), kShortSeconds);
   allowed_ = std::min(run_.most_seconds, std::max(kShare * whole, short_run));
 
   const Clock::time_point start = Clock::now();
@@ -190,10 +199,10 @@ RunTimes Rehearser::measure() {
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
   if (kind_) {
     const auto asked = static_cast<size_t>(std::max(1.0, packs_per_update));
-    times.update += repeated([&] { kind_->begin_update(step_, run_.packs.first(asked)); });
+    times.update += repeated([&] { kind_->begin_update(asker(), run_.packs.first(asked)); });
     if (const int64_t count = kind_->count_asked(*run_.train, run_.valid))
       times.prepare =
-          static_cast<double>(count) * repeated([&] { kind_->ask(step_, run_.packs.front()); });
+          static_cast<double>(count) * repeated([&] { kind_->ask(asker(), run_.packs.front()); });
   }
   const auto held_out = static_cast<double>(run_.held_out.size());
   if (!run_.held_out.empty()) times.eval = held_out * eval_pack(run_.held_out.front());
