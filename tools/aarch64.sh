@@ -15,7 +15,7 @@ libraries=(libcli11-dev nlohmann-json3-dev libsimdjson-dev libsimdjson14 libyaml
   libyaml-cpp0.7 libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libhwy-dev libhwy1
   libgtest-dev googletest)
 targets=(wick_cli base_test cpu_test dropout_test ops_runner golden_test)
-tests='^(base|cpu|dropout)_test$|^ops_check$'
+tests='^(base|cpu|dropout)_test$|^ops_check(_large)?$'
 golden='Cases/Golden.*qwen2_window*'
 
 command -v dpkg-deb >/dev/null || { say "aarch64: needs a Debian; nothing was run"; exit 77; }

@@ -29,15 +29,18 @@ struct Forecast {
   bool prefix_on_disk = false;
   double prefix_ms = 0;  // of computing one update's rows, in the first epoch
   double gflop = 0;      // of one micro-batch, forward and backward
-  // Times are measured: by wick train on the step that it is about to run, before that on a part of
-  // the model; 0 if the device cannot be timed.
-  double step_ms = 0;     // of one update
-  double prepare_ms = 0;  // before the first: what a loss asks of its reference
-  double eval_ms = 0;     // of one look at the held-out rows
+  // Times are measured: by trying the step itself, or on a part of the model whose rates are
+  // carried to the whole; 0 if the device cannot be timed.
+  bool tried = false;                        // the step itself
+  double step_ms = 0;                        // of one update
+  double step_ms_low = 0, step_ms_high = 0;  // between which it moved while it was tried
+  double prepare_ms = 0;                     // before the first: what a loss asks of its reference
+  double eval_ms = 0;                        // of one look at the held-out rows
   double save_ms = 0;   // of one checkpoint with its result; the disk's speed is tried, or assumed
   double cold_ms = 0;   // once: memory that is touched the first time, held-out rows that are kept
   int64_t updates = 0;  // of the whole run
-  double total_seconds = 0;   // the reference, updates, looks at the held-out rows, checkpoints
+  double total_seconds = 0;  // the reference, updates, looks at the held-out rows, checkpoints
+  double total_seconds_low = 0, total_seconds_high = 0;  // as of step_ms
   bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
   int64_t disk_bytes = 0;     // of what is saved at the end
   // Tokens per token slot of the first epoch: as it is run, had each batch been padded to its

@@ -59,6 +59,8 @@ class Sweep {
   Sweep& operator=(Sweep&&) noexcept;
 
   const Forecast& forecast() const;
+  // As Trainer's.
+  const Forecast& rehearse();
   // The printed plan of one joined micro-batch.
   std::string plan() const;
   // Trains all, each into its own adapter_path, and writes summary.json into `folder`. An adapter

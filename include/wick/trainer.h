@@ -211,6 +211,9 @@ class Trainer {
   // Its times are measured the first time it is asked for, on a part of the model; run() gives
   // on_forecast those of the step itself where the run is long enough to try it first.
   const Forecast& forecast() const;
+  // The same by trying the step itself now, where weights and step fit into the memory that is
+  // free and into a few seconds: Forecast::tried. Reads the weights and writes nothing.
+  const Forecast& rehearse();
   // The printed plan of one micro-batch.
   std::string plan() const;
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "api/internal.h"
 #include "base/check.h"
 #include "model/save.h"
@@ -28,6 +30,15 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
   Model model = Model::load(engine, model_options);
   const Model::Impl& m = model.impl();
   refuse_in_place(m.folder.folder, "the model's", options.save_path);
+  if (options.quantize != 0) {
+    const std::vector<WeightSpec> specs = weight_specs(m.config);
+    if (std::none_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
+          return spec.shape.rank() == 2 && spec.shape.cols() % options.group_size == 0;
+        }))
+      fail(ErrorCode::kInvalidArgument, "--group-size ", options.group_size, ": no matrix of ",
+           m.name(), " has rows of whole groups, so nothing would be quantised",
+           options.group_size > 32 ? "; try --group-size 32" : "");
+  }
   write_model_files(m, options.save_path, quantization);
   SavedWeights saved = save_weights(options.save_path, m.config, *m.weights, type, {});
   return {options.save_path, saved.tensors, saved.quantized, saved.bytes};

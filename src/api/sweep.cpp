@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "api/trainer_impl.h"
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
-#include "model/adapter_start.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
 #include "train/sweep.h"
@@ -82,9 +82,9 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
   for (auto& lane : impl_->lanes) {
     TrainOptions o = lane->options;
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
-    if (o.loss != "sft")
-      fail(ErrorCode::kUnsupported, "--sweep trains its adapters with --loss sft; --loss ", o.loss,
-           " is for one adapter at a time");
+    if (o.loss == "distill")
+      fail(ErrorCode::kUnsupported,
+           "--sweep: --loss distill is for one adapter at a time; train them one after the other");
     lane->prepare(model, o);
   }
   impl_->join();
@@ -98,6 +98,11 @@ std::string Sweep::plan() const { return print(impl_->lanes.front()->step->micro
 
 const Forecast& Sweep::forecast() const {
   impl_->lead().forecast_time();
+  return impl_->lead().forecast;
+}
+
+const Forecast& Sweep::rehearse() {
+  impl_->lead().try_now();
   return impl_->lead().forecast;
 }
 
@@ -116,26 +121,19 @@ TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) cons
 SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
   Impl& s = *impl_;
   Model::Impl& m = s.model->impl();
-  if (callbacks.on_message)
-    for (const auto& lane : s.lanes)
-      for (const std::string& line : lane->messages) callbacks.on_message(line);
+  std::set<std::string> said;  // most lines are those of every lane
+  for (const auto& lane : s.lanes)
+    for (const std::string& line : lane->messages)
+      if (said.insert(line).second && callbacks.on_message) callbacks.on_message(line);
   std::vector<FolderLock> locks;
   for (const auto& lane : s.lanes) locks.push_back(lane->check_folder());
   s.lead().check_device();
   const bool rehearsed = s.lead().can_rehearse();
   if (!rehearsed || s.lead().free_step) s.lead().forecast_time();
 
-  const int64_t process_bytes = current_memory_bytes();
   TrainStep& step = *s.lead().step;
-  for (const auto& lane : s.lanes)
-    start_adapter(*lane->adapter, m.config, *m.weights, lane->options.init_adapter.empty(),
-                  lane->start_params, host_threads(m.backend()));
-  step.compile(m.backend(), *m.weights);
-  std::vector<float> start;
-  for (const auto& lane : s.lanes)
-    start.insert(start.end(), lane->start_params.begin(), lane->start_params.end());
-  step.set_params(start);
-  if (rehearsed) s.lead().rehearse_run(0);
+  s.lead().start();
+  if (rehearsed) s.lead().rehearse_run(0, true);
   if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   s.lead().open_prefix();
   JointStep joint(step);
@@ -159,7 +157,7 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   std::vector<TrainResult> results(s.lanes.size());
   const std::vector<std::exception_ptr> errors = joint.run([&](size_t k) {
     Trainer::Impl& lane = *s.lanes[k];
-    RunSetup setup = lane.run_setup(s.lead().forecast, process_bytes);
+    RunSetup setup = lane.run_setup(s.lead().forecast);
     setup.answer_prompts = [&, k] {
       const std::vector<std::string> texts = s.lanes[k]->answer(prompts[k], params_of(k));
       std::vector<EvalSample> samples;

@@ -8,7 +8,6 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
-#include "model/adapter_start.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -266,6 +265,7 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   std::vector<std::string> texts;
   if (prompts.empty()) return texts;
   Model::Impl& m = model->impl();
+  const int64_t before = current_memory_bytes();
   const ParamSource source = adapter ? ParamSource{adapter.get(), nullptr} : trainable->source();
   TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), source, std::move(params));
   DecodeOptions decode;
@@ -279,6 +279,7 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
       texts.push_back(cat("(no answer: ", e.what(), ")"));
     }
   }
+  answer_bytes = std::max(answer_bytes, current_memory_bytes() - before);
   return texts;
 }
 
@@ -320,7 +321,13 @@ FolderLock Trainer::Impl::check_folder() const {
   return lock;
 }
 
-RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_bytes) {
+std::vector<Trainer::Impl*> Trainer::Impl::runs() {
+  std::vector<Impl*> all = {this};
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+RunSetup Trainer::Impl::run_setup(const Forecast& expected) {
   const Model::Impl& m = model->impl();
   RunSetup setup;
   setup.train = &train;
@@ -329,7 +336,7 @@ RunSetup Trainer::Impl::run_setup(const Forecast& expected, int64_t process_byte
   setup.identity = identity();
   setup.peak_gflops = m.backend().peak_gflops(m.weights->compute());
   // The plan's memory on top of what the process had: its code, the tokenizer, the data.
-  setup.forecast_bytes = expected.peak_bytes + process_bytes;
+  setup.forecast_bytes = expected.peak_bytes + expected.process_bytes;
   setup.expected = {1e-3 * expected.step_ms, 1e-3 * expected.prefix_ms, 1e-3 * expected.eval_ms,
                     1e-3 * expected.save_ms,
                     expected.prefix_ms > 0 ? order().updates_per_epoch() : 0};
@@ -364,6 +371,10 @@ const Forecast& Trainer::forecast() const {
   impl_->forecast_time();
   return impl_->forecast;
 }
+const Forecast& Trainer::rehearse() {
+  impl_->try_now();
+  return impl_->forecast;
+}
 std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
 
 TrainResult Trainer::run(const TrainCallbacks& callbacks) {
@@ -377,23 +388,17 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   // What --memory costs is known by rates alone: the free plan is not there to be tried.
   if (!rehearsed || t.free_step) t.forecast_time();
 
-  const int64_t process_bytes = t.process_bytes();
-  if (t.adapter)
-    start_adapter(*t.adapter, m.config, *m.weights, t.options.init_adapter.empty(), t.start_params,
-                  host_threads(m.backend()));
-  t.step->compile(m.backend(), *m.weights);
-  t.step->set_params(t.adapter ? t.start_params : initial_weights(*t.trainable, *m.weights));
-
+  t.start();
   std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed) t.rehearse_run(answered.count());
+  if (rehearsed) t.rehearse_run(answered.count(), true);
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();
 
-  RunSetup setup = t.run_setup(t.forecast, process_bytes);
+  RunSetup setup = t.run_setup(t.forecast);
   setup.answer_prompts = [&t, &prompts] {
     const std::vector<std::string> texts = t.answer(prompts, t.step->params_buffer());
     std::vector<EvalSample> samples;

@@ -58,13 +58,18 @@ std::unique_ptr<TrainStep> Trainer::Impl::make_step(const PackLimits& limits,
                                      step_options(limits, recompute_blocks));
 }
 
+// A reference is asked about every row before the first update; otherwise rows that come after the
+// last one need no room.
 Order Trainer::Impl::order() const {
+  const int64_t updates = options.loss == "sft" && !forecast.assumed_rows
+                              ? count_updates(options, train.rows_per_epoch())
+                              : 0;
   return Order(train, options.batch_size * options.grad_accumulation_steps, options.seed,
-               options.shuffle);
+               options.shuffle, updates);
 }
 
 PackLimits Trainer::Impl::least_limits() const {
-  PackLimits least = larger(smallest_limits(train), loss_limits());
+  PackLimits least = larger(smallest_limits(train, order()), loss_limits());
   if (valid) least = larger(least, smallest_limits(*valid));
   for (const Impl* other : others) least = larger(least, other->least_limits());
   return least;
@@ -168,7 +173,7 @@ std::string Trainer::Impl::pack_key() const {
   constexpr int64_t kUpdates = 64;
   const Order order = this->order();
   uint64_t key = 0;
-  for (int64_t u = 0; u < std::min(kUpdates, order.updates_per_epoch()); ++u)
+  for (int64_t u = 0; u < std::min(kUpdates, order.first_updates()); ++u)
     for (const Pack& pack :
          pack_rows(train, order.update(u), run_limits, options.seed, 0, options.packing)) {
       key = mix_key(key, pack.examples.size());
@@ -189,7 +194,12 @@ int64_t Trainer::Impl::process_bytes() const {
 }
 
 int64_t Trainer::Impl::copied_bytes() const {
-  return forecast.params * (2 + (keeps_best(options) ? 1 : 0)) + forecast.moments;
+  int64_t largest = 0;  // of the tensors, which a result is written by
+  for (const ParamLayout::Entry& e : trainable->layout.entries())
+    largest = std::max(largest, e.shape.elements());
+  const int64_t element = static_cast<int64_t>(sizeof(float));
+  return forecast.params * (keeps_best(options) && valid ? 2 : 1) + forecast.moments +
+         2 * element * largest;
 }
 
 // What was chosen for --memory, in words. What it costs is forecast_time's.

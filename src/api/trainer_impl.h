@@ -33,16 +33,20 @@ struct Trainer::Impl {
   Json plan_order;
   PackLimits run_limits;  // of the step; of a sweep's other runs, too
   // The other runs of a sweep; `trainable` and `step` are then those of all together.
-  std::vector<const Impl*> others;
+  std::vector<Impl*> others;
   Forecast forecast;
   bool timed = false;                 // the forecast has seconds
+  int64_t answer_bytes = 0;           // that answering the prompts took, beside the step
+  bool started = false;               // the step is compiled and has the start values
   std::vector<std::string> messages;  // for on_message, before the first step
 
   // Checks the options, reads the rows, declares what is trained.
   void prepare(Model& on, const TrainOptions& wanted);
   FolderLock check_folder() const;
   // `expected` is the forecast of the step that this run is on.
-  RunSetup run_setup(const Forecast& expected, int64_t process_bytes);
+  RunSetup run_setup(const Forecast& expected);
+  // This and the others.
+  std::vector<Impl*> runs();
   // Answers, and the report.
   void finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
               const std::vector<std::string>& before, BufferPtr params);
@@ -60,10 +64,18 @@ struct Trainer::Impl {
   Fit fit_within(int64_t memory_bytes) const;
   // trainer_time.cpp. By a part of the model, from its shape alone; does nothing a second time.
   void forecast_time();
-  // Whether the run is long enough, or so quick, that its own step may be tried before it.
+  double guessed_pack_seconds() const;
+  // Whether the run is long enough, or so quick, that its own step may be tried before it; and
+  // without a run, whether weights and step fit into memory and a few seconds.
   bool can_rehearse() const;
+  bool can_try_now() const;
+  // Reads the weights, compiles the step and gives it the start values, once.
+  void start();
+  // The forecast by the step itself if it can be tried now, else forecast_time().
+  void try_now();
   // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
-  void rehearse_run(double answer_seconds);
+  // `writes`: into the run's folder, to know the disk.
+  void rehearse_run(double answer_seconds, bool writes);
   struct FirstPacks;
   FirstPacks first_packs() const;
   void set_times(const RunTimes& times, double packing_seconds);

@@ -173,6 +173,7 @@ LossMaker Trainer::Impl::loss_maker() const {
   p.reference = reference;
   p.seed = options.seed;
   p.packing = options.packing;
+  p.lanes = 1 + static_cast<int64_t>(others.size());
   return [p] { return std::make_unique<PreferenceLoss>(p); };
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a run takes: wick plan asks a part of the model (train/probe.h), wick train tries the
-// step that it is about to run (train/rehearsal.h).
+// How long a run takes: by trying the step that it is about to run (train/rehearsal.h), or, where
+// that would take too long for what is asked, by a part of the model (train/probe.h).
 #include <algorithm>
 #include <chrono>
 
 #include "api/trainer_impl.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "model/adapter_start.h"
 #include "train/probe.h"
 #include "train/rehearsal.h"
 
@@ -19,9 +20,13 @@ namespace {
 constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
 // Updates whose packs stand for all.
 constexpr int64_t kSampledUpdates = 64;
-// Of a pack, estimated, below which trying it takes no time that anyone notices; and of a run, in
-// packs, from which on a few more do not matter.
-constexpr double kQuickSeconds = 0.3, kUtilisation = 0.5, kLongRun = 50;
+// The least that is tried: one pack that warms up and one that counts. It may take a fifth of the
+// run, or so many seconds of any.
+constexpr double kLeastPacks = 2, kTriedShare = 0.2, kQuickSeconds = 2;
+// What a forecast without a run may wait for: weights read and prepared, a few packs; and tries of
+// packs that are quicker.
+constexpr double kPlanSeconds = 8, kPlanPacks = 3, kLoadRate = 1e9, kPlanTries = 3;
+constexpr double kUtilisation = 0.5;  // of the device, for those estimates
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -87,12 +92,18 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds) {
   forecast.prepare_ms = 1e3 * times.prepare;
   forecast.cold_ms = 1e3 * (times.cold + times.eval_prefix);
   const double evals = valid ? static_cast<double>(count_evals(options, forecast.updates)) : 0;
-  forecast.total_seconds =
+  const double computed =
       1e-3 * (forecast.step_ms * static_cast<double>(forecast.updates) + forecast.eval_ms * evals +
               forecast.cold_ms + forecast.prepare_ms +
-              forecast.save_ms * static_cast<double>(count_saves(options, forecast.updates)) +
               forecast.prefix_ms *
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
+  const double saved =
+      1e-3 * forecast.save_ms * static_cast<double>(count_saves(options, forecast.updates));
+  forecast.total_seconds = computed + saved;
+  forecast.step_ms_low = times.low * forecast.step_ms;
+  forecast.step_ms_high = times.high * forecast.step_ms;
+  forecast.total_seconds_low = times.low * computed + saved;
+  forecast.total_seconds_high = times.high * computed + saved;
   timed = true;
 }
 
@@ -143,16 +154,62 @@ void Trainer::Impl::forecast_time() {
   set_times(times, first.seconds);
 }
 
-bool Trainer::Impl::can_rehearse() const {
+// Of one pack, from its arithmetic; 0 where the device cannot be timed.
+double Trainer::Impl::guessed_pack_seconds() const {
   const Model::Impl& m = model->impl();
   const double peak = 1e9 * kUtilisation * m.backend().peak_gflops(m.weights->compute());
-  if (peak <= 0) return false;
-  const double packs = static_cast<double>(forecast.updates) *
-                       fit_candidate(train, order(), step->limits(), options.packing).packs;
-  return packs >= kLongRun || step->micro_flops() / peak < kQuickSeconds;
+  return peak > 0 ? step->micro_flops() / peak : 0;
 }
 
-void Trainer::Impl::rehearse_run(double answer_seconds) {
+bool Trainer::Impl::can_rehearse() const {
+  const double each = guessed_pack_seconds();
+  if (each <= 0) return false;
+  const double packs = static_cast<double>(forecast.updates) *
+                       fit_candidate(train, order(), step->limits(), options.packing).packs;
+  return kLeastPacks <= kTriedShare * packs || kLeastPacks * each < kQuickSeconds;
+}
+
+bool Trainer::Impl::can_try_now() const {
+  const Model::Impl& m = model->impl();
+  const double each = guessed_pack_seconds();
+  if (each <= 0 || !m.options.shape.empty()) return false;
+  // A device that runs ahead of the host has memory of its own.
+  const int64_t available = m.backend().runs_ahead()
+                                ? static_cast<int64_t>(m.backend().info().memory_bytes)
+                                : available_memory_bytes();
+  const double load = m.weights->loaded() ? 0 : static_cast<double>(forecast.weights) / kLoadRate;
+  return load + kPlanPacks * each <= kPlanSeconds && forecast.peak_bytes <= available;
+}
+
+void Trainer::Impl::start() {
+  if (started) return;
+  Model::Impl& m = model->impl();
+  for (Impl* run : runs())
+    if (run->adapter)
+      start_adapter(*run->adapter, m.config, *m.weights, run->options.init_adapter.empty(),
+                    run->start_params, host_threads(m.backend()));
+  step->compile(m.backend(), *m.weights);
+  if (!adapter) {
+    step->set_params(initial_weights(*trainable, *m.weights));
+  } else {
+    std::vector<float> all;
+    for (const Impl* run : runs())
+      all.insert(all.end(), run->start_params.begin(), run->start_params.end());
+    step->set_params(all);
+  }
+  started = true;
+}
+
+void Trainer::Impl::try_now() {
+  if (!can_try_now()) return forecast_time();
+  if (free_step) forecast_time();
+  start();
+  const auto asked = std::chrono::steady_clock::now();
+  if (options.sample_at_evals) answer(sample_prompts(), step->params_buffer());
+  rehearse_run(seconds_since(asked), false);
+}
+
+void Trainer::Impl::rehearse_run(double answer_seconds, bool writes) {
   const FirstPacks first = first_packs();
   Rehearsal r;
   r.packs = first.packs;
@@ -162,16 +219,22 @@ void Trainer::Impl::rehearse_run(double answer_seconds) {
   r.train = &train;
   r.valid = valid ? &*valid : nullptr;
   r.hyper = optimizer_hyper(options, options.learning_rate, 1);
-  RunTimes times = rehearse(*step, r);
+  if (!writes) r.most_seconds = kPlanTries;
+  RunTimes times = wick::rehearse(*step, r);
   if (options.sample_at_evals) times.eval += answer_seconds;
-  forecast.save_ms = 1e3 * try_saving(options.adapter_path, forecast.disk_bytes);
+  forecast.save_ms = 1e3 * (writes ? try_saving(options.adapter_path, forecast.disk_bytes)
+                                   : common_saving(forecast.disk_bytes));
   set_times(times, first.seconds);
+  forecast.tried = true;
   // All of the plan has been touched, where it lies in this process at all.
   release_free_memory();
   const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
   forecast.process_bytes =
-      std::max(forecast.process_bytes,
-               current_memory_bytes() - (forecast.peak_bytes - kept) + copied_bytes());
+      std::max(forecast.process_bytes, current_memory_bytes() + copied_bytes() + answer_bytes -
+                                           (forecast.peak_bytes - kept));
+  // Reading a small model may have taken more than running it will.
+  forecast.process_bytes =
+      std::max(forecast.process_bytes, peak_memory_bytes() - (forecast.peak_bytes - kept));
 }
 
 }  // namespace wick

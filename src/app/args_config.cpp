@@ -26,7 +26,11 @@ void Args::set_from_config(const std::string& name, const Json& value, const std
   if (value.is_null()) return;  // `key:` with nothing after it leaves the default
   Option* option = find(name);
   WICK_CHECK(option, "no option --", name);
-  if (option->pinned) return;
+  if (option->pinned) {
+    // It has no effect, but a mistake in it is one all the same.
+    checked_value(option->kind, value, where);
+    return;
+  }
   if (option->source == Source::kConfig)
     throw UsageError(cat(where, " sets ", as_key(option->name()), " a second time"));
   // A flag given with a value that leaves things as they are is not a use of it.

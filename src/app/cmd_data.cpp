@@ -218,11 +218,31 @@ Json show_estimate(Model& model, const TrainOptions& options, Output& out) {
   }
 }
 
+// Rows need the model's config, tokenizer and template; its weights matter to the estimate alone.
+Model load_model(Engine& engine, const Flags& flags, bool& has_weights) {
+  ModelOptions options = flags.model.options();
+  has_weights = true;
+  try {
+    return Model::load(engine, options);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kNotFound) throw;
+    options.random_weights = true;
+    try {
+      Model model = Model::load(engine, options);
+      has_weights = false;
+      return model;
+    } catch (const Error&) {
+    }
+    throw;  // the first, which says what else is missing
+  }
+}
+
 int run(const Args& args, const Flags& flags) {
   const std::vector<DataSource> sources = flags.data.sources(args);
   Output out(flags.output.json, flags.output.quiet);
   Engine engine(flags.device.options());
-  Model model = Model::load(engine, flags.model.options());
+  bool has_weights = true;
+  Model model = load_model(engine, flags, has_weights);
   DatasetOptions options = flags.data.options;
   options.system_prompt = flags.chat.system_prompt;
   options.chat_template_config = flags.chat.chat_template_config;
@@ -247,7 +267,9 @@ int run(const Args& args, const Flags& flags) {
   Json summary = {{"event", "summary"}};
   const bool trains = std::any_of(check.splits.begin(), check.splits.end(),
                                   [](const DataSplit& s) { return s.split == "train"; });
-  if (flags.estimate && trains) {
+  if (flags.estimate && trains && !has_weights)
+    out.say("no estimate of training: the model's weights are not in its folder");
+  if (flags.estimate && trains && has_weights) {
     TrainOptions train = flags.train;
     train.data = sources.front().path;
     train.data_sources = sources;

@@ -12,7 +12,7 @@ namespace {
 struct Flags {
   TrainFlags train;
   OutputFlags output;
-  bool print = false;
+  bool print = false, tries = true;
 };
 
 int run(const Args& args, const Flags& flags) {
@@ -23,12 +23,12 @@ int run(const Args& args, const Flags& flags) {
   std::string plan;
   Forecast forecast;
   if (flags.train.sweep.empty() && flags.train.sweep_data.empty()) {
-    const Trainer trainer(model, options);
-    forecast = trainer.forecast();
+    Trainer trainer(model, options);
+    forecast = flags.tries ? trainer.rehearse() : trainer.forecast();
     if (flags.print) plan = trainer.plan();
   } else {
-    const Sweep sweep(model, expand_sweep(options, flags.train.sweep, flags.train.sweep_data));
-    forecast = sweep.forecast();
+    Sweep sweep(model, expand_sweep(options, flags.train.sweep, flags.train.sweep_data));
+    forecast = flags.tries ? sweep.rehearse() : sweep.forecast();
     if (flags.print) plan = sweep.plan();
   }
   Json event = forecast_json(forecast);
@@ -52,10 +52,11 @@ std::function<int()> declare_plan(Args& args) {
   auto flags = std::make_shared<Flags>();
   args.summary = "memory, to the byte, and time of a training run, before it runs";
   args.details =
-      "Takes the flags of wick train. No weight is read and nothing is written. The time comes "
-      "from "
-      "running a part of the model, with random weights, for a moment. Without --data every row is "
-      "taken to have --max-seq-length tokens, all of them trained.";
+      "Takes the flags of wick train and writes nothing. The time comes from trying the step "
+      "itself, with the model's weights, where that fits into free memory and a few seconds; "
+      "otherwise, and with --no-try, no weight is read and a part of the model runs for a moment. "
+      "The forecast says which. Without --data every row is taken to have --max-seq-length tokens, "
+      "all of them trained.";
   args.json = "One object, as the forecast of wick train; with --print also plan.";
   args.examples = {
       {"wick plan --model Qwen2.5-0.5B --data data --rank 16", "what would this run take?"},
@@ -67,6 +68,7 @@ std::function<int()> declare_plan(Args& args) {
   };
   args.group("Plan");
   args.flag("--print", flags->print, "Print the plan of one batch, step by step.");
+  args.flag("--try", flags->tries, "Try the step itself, for its time.");
   add_train_flags(args, flags->train);
   add_shape_flag(args, flags->train.model);
   add_output_flags(args, flags->output);

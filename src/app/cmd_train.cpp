@@ -54,19 +54,21 @@ int test_only(const TrainFlags& flags, const TrainOptions& options, Engine& engi
     load.adapter_path = options.adapter_path;
   Model model = Model::load(engine, load);
   out.say("model   " + describe_model(model.info()));
+  out.say("nothing is trained: --test without --train");
   test_rows(model, flags, options, out);
   return kDone;
 }
 
 int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
-  if (!flags.train.trains && !flags.train.test)
+  const bool trains = args.given("train") ? flags.train.trains : !flags.train.test;
+  if (!trains && !flags.train.test)
     throw UsageError("--no-train (train: false) and no --test: there is nothing to do");
   TrainOptions options = flags.train.checked(args);
   if (flags.train.test && !Dataset::has_split(options.data_sources, "test"))
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
   Engine engine(flags.train.device.options());
-  if (!flags.train.trains) return test_only(flags.train, options, engine, out);
+  if (!trains) return test_only(flags.train, options, engine, out);
   Model model = Model::load(engine, flags.train.model_options());
   out.say("model   " + describe_model(model.info()));
   if (!flags.train.sweep.empty() || !flags.train.sweep_data.empty())
@@ -74,6 +76,7 @@ int run(const Args& args, const Flags& flags) {
   Trainer trainer(model, options);
 
   StopSignal stop;
+  stop.heed_closed_pipe();
   TrainView view(out);
   TrainResult result = trainer.run({
       .on_forecast = [&](const Forecast& forecast) { view.forecast(forecast); },
@@ -116,13 +119,14 @@ std::function<int()> declare_train(Args& args) {
       "trains an adapter, and writes it with report.html to --adapter-path in the format of PEFT. "
       "Ctrl-C saves and says how to go on.";
   args.json =
-      "One object per event. forecast: peak_bytes, step_ms, eval_ms, save_ms, cold_ms, prepare_ms, "
-      "weights, "
+      "One object per event. forecast: peak_bytes, tried, step_ms (between step_ms_low and "
+      "step_ms_high while it was tried), eval_ms, save_ms, cold_ms, prepare_ms, weights, "
       "params, gradients, "
       "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
       "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "
       "time_factor, gflop, updates, "
-      "assumed_rows, total_seconds, disk_bytes. step: step, steps, epoch, loss, update_loss, "
+      "assumed_rows, total_seconds, total_seconds_low, total_seconds_high, disk_bytes. step: step, "
+      "steps, epoch, loss, update_loss, "
       "learning_rate, grad_norm, "
       "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "
       "seconds, seconds_left. eval: step, loss, perplexity, tokens, rows, best, samples (with "

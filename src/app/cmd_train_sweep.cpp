@@ -49,6 +49,7 @@ int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model
               const std::string& resume_command) {
   Sweep sweep(model, expand_sweep(options, flags.sweep, flags.sweep_data));
   StopSignal stop;
+  stop.heed_closed_pipe();
   TrainView view(out);
   auto named = [](const std::string& name, Json event) {
     event["adapter"] = name;

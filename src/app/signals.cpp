@@ -16,6 +16,9 @@ void on_signal(int) {
   stop_asked = 1;
 }
 
+// Every further write says it again: that is not a second wish.
+void on_closed_pipe(int) { stop_asked = 1; }
+
 void install(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
@@ -43,6 +46,10 @@ StopSignal::~StopSignal() {
   install(SIGINT, SIG_DFL);
   install(SIGTERM, SIG_DFL);
   if (!is_ignored(SIGHUP)) install(SIGHUP, SIG_DFL);
+}
+
+void StopSignal::heed_closed_pipe() {
+  if (!is_ignored(SIGPIPE)) install(SIGPIPE, on_closed_pipe);
 }
 
 bool StopSignal::asked() const { return stop_asked != 0; }

@@ -14,6 +14,10 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
+  // From now on a reader of the output that has gone away (SIGPIPE, unless it is ignored) asks too,
+  // instead of ending the process: for work that is worth saving.
+  void heed_closed_pipe();
+
   bool asked() const;
   void clear();
 };

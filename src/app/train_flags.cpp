@@ -133,10 +133,10 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.text("--save-dtype", o.save_dtype, "TYPE", "Type of the weights that a full training saves.")
       .one_of({"f32", "bf16", "f16"})
       .shown("the model's");
-  args.flag("--test", flags.test, "Evaluate test.jsonl at the end.");
-  args.flag("--train", flags.trains,
-            "Train. --no-train --test evaluates test.jsonl with what is in --adapter-path ('': the "
-            "model alone) and changes nothing.");
+  args.flag("--test", flags.test,
+            "Evaluate test.jsonl with what is in --adapter-path ('': the model alone) and change "
+            "nothing; with --train, train first.");
+  args.flag("--train", flags.trains, "Train; of use with --test.").shown("on without --test");
   args.integer("--test-batches", flags.test_batches, "N",
                "Batches of test.jsonl that are evaluated; -1 for all.", {.min = -1});
   args.repeat("--sample-prompt", o.sample_prompts, "TEXT",

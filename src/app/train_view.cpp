@@ -49,12 +49,25 @@ std::string step_line(const StepReport& r, bool aligned) {
   return line + "  " + format_seconds(r.seconds_left) + " left";
 }
 
+// "12 s (tried)", "12 s (tried, 10 s to 15 s)", "12 s (estimated)". A range that is narrower than
+// the forecast is sure says nothing.
+template <typename F>
+std::string measured(const Forecast& f, double value, double low, double high, const F& format) {
+  constexpr double kSure = 0.1;
+  std::string how = f.tried ? "tried" : "estimated";
+  if (f.tried && high - low > kSure * value) how += cat(", ", format(low), " to ", format(high));
+  return cat("about ", format(value), " (", how, ")");
+}
+
 }  // namespace
 
 Json forecast_json(const Forecast& f) {
   return {{"event", "forecast"},
           {"peak_bytes", f.peak_bytes},
+          {"tried", f.tried},
           {"step_ms", f.step_ms},
+          {"step_ms_low", f.step_ms_low},
+          {"step_ms_high", f.step_ms_high},
           {"eval_ms", f.eval_ms},
           {"save_ms", f.save_ms},
           {"cold_ms", f.cold_ms},
@@ -84,6 +97,8 @@ Json forecast_json(const Forecast& f) {
           {"updates", f.updates},
           {"assumed_rows", f.assumed_rows},
           {"total_seconds", f.total_seconds},
+          {"total_seconds_low", f.total_seconds_low},
+          {"total_seconds_high", f.total_seconds_high},
           {"disk_bytes", f.disk_bytes},
           {"packed_fill", f.packed_fill},
           {"padded_fill", f.padded_fill},
@@ -126,7 +141,9 @@ std::string forecast_table(const Forecast& f) {
   };
   std::string update =
       cat(format_count(f.tokens_per_step), " tokens and ", general(f.gflop, 3), " GFLOP per pack");
-  say("one update", f.step_ms > 0 ? "about " + format_ms(f.step_ms) + ", " + update : update);
+  if (f.step_ms > 0)
+    update = cat(measured(f, f.step_ms, f.step_ms_low, f.step_ms_high, format_ms), ", ", update);
+  say("one update", update);
   if (!f.choice.empty()) {
     const double more = 100 * (f.time_factor - 1);
     say("to fit", cat(f.choice, ": ", more < 0 ? "-" : "+", fixed(std::abs(more), 0),
@@ -137,7 +154,9 @@ std::string forecast_table(const Forecast& f) {
   else
     say("the run",
         plural(f.updates, "update") +
-            (f.total_seconds > 0 ? ", about " + format_seconds(f.total_seconds) : std::string()));
+            (f.total_seconds > 0 ? ", " + measured(f, f.total_seconds, f.total_seconds_low,
+                                                   f.total_seconds_high, format_seconds)
+                                 : std::string()));
   if (f.prepare_ms > 0)
     say("the reference", cat("reads all rows first, about ", format_seconds(1e-3 * f.prepare_ms)));
   if (f.prefix_blocks > 0 && f.prefix_ms > 0)

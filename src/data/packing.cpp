@@ -210,8 +210,15 @@ Order::Order(std::vector<DataPart> parts, int64_t batch_rows, uint64_t seed, boo
 Order::Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle)
     : Order(std::vector<DataPart>{{"", 0, rows, 1}}, batch_rows, seed, shuffle) {}
 
-Order::Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle)
-    : Order(dataset.parts(), batch_rows, seed, shuffle) {}
+Order::Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle,
+             int64_t run_updates)
+    : Order(dataset.parts(), batch_rows, seed, shuffle) {
+  run_updates_ = run_updates;
+}
+
+int64_t Order::first_updates() const {
+  return run_updates_ > 0 ? std::min(run_updates_, updates_per_epoch()) : updates_per_epoch();
+}
 
 std::vector<int64_t> Order::rows_of_epoch(int64_t epoch) const {
   std::vector<int64_t> rows;
@@ -296,7 +303,7 @@ std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order
       std::max(kLeastStep, round_up((limits.tokens + kSizes - 1) / kSizes, kTokenStep));
   std::map<int64_t, int64_t> uses;
   int64_t packs = 0;
-  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+  for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
     std::vector<PackLimits> rows;
     for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
     for (int64_t used : used_of_packs(rows, limits, packing)) {
@@ -316,7 +323,7 @@ SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackL
   SlotCount count;
   std::vector<int64_t> lengths;
   std::vector<size_t> batches;
-  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+  for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
     std::vector<PackLimits> sizes;
     int64_t longest = 0;
     for (int64_t row : order.update(u)) {
@@ -353,11 +360,24 @@ PackLimits smallest_limits(const ExampleSet& dataset) {
   return least;
 }
 
+PackLimits smallest_limits(const ExampleSet& dataset, const Order& order) {
+  if (order.first_updates() == order.updates_per_epoch()) return smallest_limits(dataset);
+  PackLimits least;
+  for (int64_t u = 0; u < order.first_updates(); ++u)
+    for (int64_t row : order.update(u)) {
+      const PackLimits size = row_size(dataset[row]);
+      least.tokens = std::max(least.tokens, size.tokens);
+      least.targets = std::max(least.targets, size.targets);
+    }
+  least.tokens = round_up(least.tokens, kTokenStep);
+  return least;
+}
+
 PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens) {
-  PackLimits least = smallest_limits(dataset);
+  PackLimits least = smallest_limits(dataset, order);
   std::vector<std::vector<PackLimits>> updates;
   int64_t largest_update = 0;
-  for (int64_t u = 0; u < std::min(order.updates_per_epoch(), kSimulatedUpdates); ++u) {
+  for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
     int64_t total = 0;
     auto& sizes = updates.emplace_back();
     for (int64_t row : order.update(u)) {

@@ -73,13 +73,17 @@ class Order {
   // `batch_rows` counts all rows of an update, over all its micro-batches.
   // Throws: kInvalidArgument unless rows and batch_rows are positive.
   Order(int64_t rows, int64_t batch_rows, uint64_t seed, bool shuffle);
-  // The same with the weights of a data set; keeps no reference to it.
-  Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle);
+  // The same with the weights of a data set; keeps no reference to it. The run has
+  // `run_updates` updates; 0: at least an epoch.
+  Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool shuffle,
+        int64_t run_updates = 0);
 
   std::vector<int64_t> update(int64_t index) const;
   // Of each row of update(index): how often the epoch had it before, in the order of the files.
   std::vector<int64_t> copies(int64_t index) const;
   int64_t updates_per_epoch() const;
+  // Of the first epoch, those that the run has: what packs are judged by.
+  int64_t first_updates() const;
   int64_t rows_per_epoch() const { return rows_; }
   int64_t epoch_of(int64_t update) const { return update / updates_per_epoch(); }
 
@@ -92,6 +96,7 @@ class Order {
   int64_t rows_ = 0, batch_rows_;
   uint64_t seed_;
   bool shuffle_;
+  int64_t run_updates_ = 0;
   int64_t distinct_ = 0;                      // rows of all parts
   mutable std::vector<int64_t> permutation_;  // row + distinct_ * its copy
   mutable int64_t permutation_epoch_ = -1;
@@ -114,8 +119,9 @@ std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order
                                    const PackLimits& limits, bool packing);
 
 // The least limits that hold every row of the data set: those for runs without packing. T is a
-// multiple of 16.
+// multiple of 16. With an order, every row that its run has.
 PackLimits smallest_limits(const ExampleSet& dataset);
+PackLimits smallest_limits(const ExampleSet& dataset, const Order& order);
 
 // The limits under which the first epoch wastes least: packs times (T + M + a fixed cost of
 // starting one), over a few T between the longest row's and max_tokens. T is a multiple of 16, and

@@ -44,6 +44,25 @@ std::string listed(const fs::path& folder) {
   return list;
 }
 
+// Files that hold rows in a form of their own, by their first bytes.
+void refuse_packed(std::string_view text, const std::string& where) {
+  struct Form {
+    std::string_view begins, what;
+  };
+  constexpr Form kForms[] = {
+      {"\x1F\x8B", "gzip; unpack it with gunzip"},
+      {"\x28\xB5\x2F\xFD", "Zstandard; unpack it with unzstd"},
+      {"\xFD\x37zXZ", "xz; unpack it with unxz"},
+      {"PK\x03\x04", "a ZIP archive; unpack it (of a table, save it as CSV)"},
+      {"PAR1\x15", "Parquet; write JSON lines, in Python with to_json of datasets"},
+      {"ARROW1", "Arrow; write JSON lines, in Python with to_json of datasets"},
+  };
+  for (const Form& form : kForms)
+    if (text.starts_with(form.begins))
+      fail(ErrorCode::kUnsupported, where, ": this is ", form.what,
+           "; wick reads JSON lines, JSON and CSV");
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& where, const RowFunctions& functions)
@@ -214,6 +233,7 @@ void for_each_row(const fs::path& path, const RowFunctions& functions) {
   MappedFile file(path);
   auto bytes = file.bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  refuse_packed(text, path.string());
   for_each_row(text, path.string(), row_file_kind(path, text), functions);
 }
 

@@ -62,11 +62,8 @@ Json read_json(const std::filesystem::path& path, size_t limit) {
 std::string dump_json(const Json& value, int indent) {
   check_depth(value, kMaxJsonDepth);
   try {
-    return value.dump(indent);
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
   } catch (const nlohmann::detail::exception& error) {
-    constexpr int kNotUtf8 = 316;
-    if (error.id == kNotUtf8)
-      fail(ErrorCode::kInvalidArgument, "a text is not UTF-8: ", bare_message(error.what()));
     fail(ErrorCode::kInvalidArgument, "cannot write JSON: ", bare_message(error.what()));
   }
 }

@@ -43,8 +43,9 @@ class JsonParser {
 // Throws: kNotFound, kIo; kCorruptFile, also for a file above `limit` bytes.
 Json read_json(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-// Text of a value; indent < 0 gives one line. Not-a-number and infinities become null.
-// Throws: kInvalidArgument for a string that is not UTF-8 or nesting beyond kMaxJsonDepth.
+// Text of a value; indent < 0 gives one line. Not-a-number and infinities become null, bytes that
+// are not UTF-8 (of a path, say) U+FFFD.  Throws: kInvalidArgument for nesting beyond
+// kMaxJsonDepth.
 std::string dump_json(const Json& value, int indent = -1);
 
 // "a string", "an integer", …: for messages about a value of the wrong kind.

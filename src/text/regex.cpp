@@ -36,10 +36,19 @@ std::string pcre_message(int error) {
   return reinterpret_cast<const char*>(text);
 }
 
+using Compiled = std::unique_ptr<pcre2_code, Freer<pcre2_code_free>>;
+
 }  // namespace
 
+bool pcre_knows(std::string_view expression) {
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  return Compiled(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr)) != nullptr;
+}
+
 struct Regex::Code {
-  std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
+  Compiled code;
   MatchContext context;
   std::string expression;
 };

@@ -49,4 +49,7 @@ class Regex {
 // Throws: kUnsupported.
 std::string pcre_from_oniguruma(std::string_view expression, std::string_view where);
 
+// Whether PCRE2 reads `expression`: which names of properties it knows depends on its version.
+bool pcre_knows(std::string_view expression);
+
 }  // namespace wick

@@ -23,19 +23,19 @@ constexpr std::string_view kNoSpace =
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
     "\\x{3001}-\\x{10ffff}";
-constexpr std::string_view kAlphabetic =
-    "\\p{L}\\p{Nl}\\p{M}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
-    "\\x{1f170}-\\x{1f189}";
+constexpr std::string_view kAlphabetic = "\\p{Alphabetic}";
 constexpr std::string_view kWord =
     "\\p{L}\\p{Nl}\\p{M}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"
     "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+// What Oniguruma's table of Latin-1 has beside that, outside of sets only: ² ³ ¹ ¼ ½ ¾.
+constexpr std::string_view kLatinWord = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 constexpr std::string_view kHex = "0-9A-Fa-f";
 
 struct Named {
   std::string_view name, members;
 };
-// Names without case, spaces, hyphens and underscores. Any other name (scripts, the short names of
-// categories) means the same to both.
+// Names without case, spaces, hyphens and underscores. Any other name (the short names of
+// categories, most others) means the same to both, but scripts.
 constexpr std::array kProperties = {
     Named{"letter", "\\p{L}"},
     Named{"casedletter", "\\p{L&}"},
@@ -219,7 +219,7 @@ class Translator {
     if (done()) refuse("a lone backslash");
     if (peek() == 'b' || peek() == 'B') {
       bool at_edge = in_[at_++] == 'b';
-      std::string w = cat("[", kWord, "]");
+      std::string w = cat("[", kWord, kLatinWord, "]");
       return atom(at_edge ? cat("(?:(?<=", w, ")(?!", w, ")|(?<!", w, ")(?=", w, "))")
                           : cat("(?:(?<=", w, ")(?=", w, ")|(?<!", w, ")(?!", w, "))"));
     }
@@ -229,6 +229,7 @@ class Translator {
       bool single =
           named.members.starts_with("\\p{") && named.members.find('}') + 1 == named.members.size();
       if (single && named.negated) named.members[1] = 'P';
+      if (named.members == kWord) named.members += kLatinWord;
       if (named.members == kNoSpace) named = {std::string(kSpace), "", true};
       return atom(single ? named.members : named.spelled());
     }
@@ -291,6 +292,8 @@ class Translator {
     if (key == "alnum") return cat(kAlphabetic, "\\p{Nd}");
     for (const Named& p : kProperties)
       if (p.name == key) return std::string(p.members);
+    // PCRE2 takes the bare name of a script for its extensions: \p{Han} with 、 and 。
+    if (std::string script = cat("\\p{sc:", name, "}"); pcre_knows(script)) return script;
     return cat("\\p{", name, "}");
   }
 

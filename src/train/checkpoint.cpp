@@ -148,7 +148,9 @@ std::vector<std::string> differences(const Json& was, const Json& now) {
   std::vector<std::string> found;
   for (const auto& [key, value] : now.items()) {
     if (key == kOrder || !was.contains(key) || was[key] == value) continue;
-    found.push_back(cat(key, ": was ", dump_json(was[key]), ", is now ", dump_json(value)));
+    // What was written is not always what there is: of a path that is not UTF-8, or not-a-number.
+    const std::string before = dump_json(was[key]), after = dump_json(value);
+    if (before != after) found.push_back(cat(key, ": was ", before, ", is now ", after));
   }
   for (const auto& [key, value] : was.items())
     if (key != kOrder && !now.contains(key))

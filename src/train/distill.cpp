@@ -77,7 +77,7 @@ void DistillLoss::compile(Backend& backend, Bindings& bindings) {
   teacher_program_ = backend.compile(teacher_->plan(), teacher);
 }
 
-void DistillLoss::feed(Program& program, const Pack& pack, float weight) {
+void DistillLoss::feed(Program& program, const Pack& pack, std::span<const float> lanes) {
   const DecoderContext& c = teacher_->context();
   auto feed = [](Program& to, ValueId id, const auto& data) {
     to.feed(id, data.data(), data.size() * sizeof(data[0]));
@@ -95,13 +95,13 @@ void DistillLoss::feed(Program& program, const Pack& pack, float weight) {
 
   std::vector<float> weights(pack.targets.size(), 0.0f);
   std::vector<int32_t> segments(pack.targets.size(), -1);
-  std::fill_n(weights.begin(), pack.used_targets, weight);
+  std::fill_n(weights.begin(), pack.used_targets, lanes.front());
   std::fill_n(segments.begin(), pack.used_targets, 0);
   feed(program, weight_, weights);
   feed(program, segment_, segments);
 }
 
-EvalReport DistillLoss::evaluate(TrainStep& step, std::span<const Pack> packs) {
+EvalReport DistillLoss::evaluate(RunStep& step, std::span<const Pack> packs) {
   return evaluate_likelihood(step, packs);
 }
 

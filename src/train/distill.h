@@ -27,8 +27,8 @@ class DistillLoss final : public Loss {
   void compile(Backend& backend, Bindings& bindings) override;
   Passes passes() const override { return {0, 1, 0, 0}; }
   const Plan* beside_plan() const override { return &teacher_->plan(); }
-  void feed(Program& program, const Pack& pack, float weight) override;
-  EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) override;
+  void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
+  EvalReport evaluate(RunStep& step, std::span<const Pack> packs) override;
 
  private:
   DistillOptions options_;

@@ -17,7 +17,7 @@ constexpr int64_t kTokenStep = 16;
 FitCandidate with_tokens(const ExampleSet& rows, const Order& order, int64_t tokens,
                          int64_t least_targets) {
   FitCandidate c{{tokens, least_targets}, 1};
-  const int64_t updates = std::min(order.updates_per_epoch(), kJudgedUpdates);
+  const int64_t updates = std::min(order.first_updates(), kJudgedUpdates);
   for (int64_t u = 0; u < updates; ++u) {
     const std::vector<int64_t> chosen = order.update(u);
     int64_t targets = 0;
@@ -32,7 +32,7 @@ FitCandidate with_tokens(const ExampleSet& rows, const Order& order, int64_t tok
 
 FitCandidate fit_candidate(const ExampleSet& rows, const Order& order, const PackLimits& limits,
                            bool packing) {
-  const int64_t updates = std::min(order.updates_per_epoch(), kJudgedUpdates);
+  const int64_t updates = std::min(order.first_updates(), kJudgedUpdates);
   size_t packs = 0;
   for (int64_t u = 0; u < updates; ++u)
     packs += pack_rows(rows, order.update(u), limits, 0, 0, packing).size();

@@ -13,7 +13,6 @@
 namespace wick {
 
 class RunStep;
-class TrainStep;
 
 class Loss {
  public:
@@ -28,14 +27,14 @@ class Loss {
   virtual void compile(Backend&, Bindings&) {}
 
   // Once, while the parameters are those of the start.
-  virtual void prepare(TrainStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
+  virtual void prepare(RunStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
   // In place of prepare() while a run is timed (train/rehearsal.h): sizes as there, any numbers.
   virtual void rehearse(const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
   // Packs that prepare() asks a model for, and one such question.
   virtual int64_t count_asked(const ExampleSet& /*train*/, const ExampleSet* /*valid*/) const {
     return 0;
   }
-  virtual void ask(TrainStep&, const Pack&) {}
+  virtual void ask(RunStep&, const Pack&) {}
   // For a forecast without running: forward passes over each pack beside the training plan, of the
   // trained model and of the one beside it, in an update and at a look at held-out rows.
   struct Passes {
@@ -47,16 +46,20 @@ class Loss {
   // What the mean over an update counts in this pack: tokens, pairs, answers.
   virtual int64_t count(const Pack& pack) const { return pack.used_targets; }
   // Before the packs of an update.
-  virtual void begin_update(TrainStep&, std::span<const Pack>) {}
-  // The feeds of what record() recorded; `weight` is one over the update's count.
-  virtual void feed(Program& program, const Pack& pack, float weight) = 0;
+  virtual void begin_update(RunStep&, std::span<const Pack>) {}
+  // The feeds of what record() recorded; a lane's weight is one over its update's count.
+  virtual void feed(Program& program, const Pack& pack, std::span<const float> weights) = 0;
   // After a pack has run.
   virtual void read(const Program&, const Pack&) {}
   // Of the packs since the last call.
   virtual PreferenceReport take_report() { return {}; }
 
   // Loss, tokens, rows and rewards of held-out packs.
-  virtual EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) = 0;
+  virtual EvalReport evaluate(RunStep& step, std::span<const Pack> packs) = 0;
+
+  // What lane k of a step that several adapters share sees of it (train/sweep.h): all of the above
+  // but the plan and its feeds. A loss that knows no lanes is that of the only one.
+  virtual Loss* lane(size_t k) { return k == 0 ? this : nullptr; }
 };
 
 // Of the targets' likelihood: what runs without a Loss report.

@@ -51,7 +51,34 @@ void feed_all(Program& program, ValueId id, const std::vector<T>& data) {
 
 constexpr int64_t kRowsAtOnce = 256;  // of which packs are made
 
+// Of a joined pack, what one lane's targets say: rows, segments and marks, counted from its own.
+Pack lane_targets(const Pack& joined, size_t lane, const PackLimits& limits) {
+  Pack own;
+  const size_t first = lane * static_cast<size_t>(limits.targets);
+  for (size_t m = first; m < first + static_cast<size_t>(limits.targets); ++m) {
+    if (joined.targets[m] < 0) break;
+    own.segment.push_back(joined.segment[m]);
+    own.marks.push_back(joined.marks[m]);
+    ++own.used_targets;
+  }
+  for (size_t i = 0; i < joined.examples.size(); ++i)
+    if (joined.lanes[i] == static_cast<int32_t>(lane)) own.examples.push_back(joined.examples[i]);
+  return own;
+}
+
 }  // namespace
+
+PreferenceLoss::PreferenceLoss(PreferenceOptions options) : options_(std::move(options)) {
+  PreferenceOptions one = options_;
+  one.lanes = 1;
+  for (int64_t k = 1; k < options_.lanes; ++k)
+    others_.push_back(std::make_unique<PreferenceLoss>(one));
+}
+
+Loss* PreferenceLoss::lane(size_t k) {
+  if (k == 0) return this;
+  return k <= others_.size() ? others_[k - 1].get() : nullptr;
+}
 
 ValueId PreferenceLoss::record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
                                int64_t positions) {
@@ -59,28 +86,32 @@ ValueId PreferenceLoss::record(DecoderPlan& plan, const TargetTail& tail, const 
   if (options_.reference) {
     const ReferenceModel& model = *options_.reference;
     reference_ =
-        std::make_unique<Scorer>(*model.config, *model.weights, model.source, limits, positions);
+        std::make_shared<Scorer>(*model.config, *model.weights, model.source, limits, positions);
+  }
+  for (const auto& other : others_) {
+    other->limits_ = limits_;
+    other->reference_ = reference_;
   }
   Recorder& r = plan.recorder();
-  const Shape targets{limits.targets}, pairs{options_.pairs}, sequences{2 * options_.pairs};
+  const int64_t all = options_.lanes * options_.pairs;
+  const Shape targets{options_.lanes * limits.targets}, pairs{all}, sequences{2 * all};
   sum_weight_ = r.feed("answer_weight", targets, DType::kF32);
   sum_segment_ = r.feed("answer_segment", targets, DType::kI32);
   reference_feed_ = r.feed("reference", sequences, DType::kF32);
   tokens_ = r.feed("answer_tokens", sequences, DType::kF32);
   pair_weight_ = r.feed("pair_weight", pairs, DType::kF32);
   pair_segment_ = r.feed("pair_segment", pairs, DType::kI32);
-  ValueId sums = r.segment_sum(tail.logp, sum_weight_, sum_segment_, 2 * options_.pairs);
+  ValueId sums = r.segment_sum(tail.logp, sum_weight_, sum_segment_, 2 * all);
   Recorder::Preference made = r.preference_loss(sums, reference_feed_, tokens_, options_.attr);
   ValueId cost = made.loss;
   if (is(Compare::kOrpo)) {
     likelihood_weight_ = r.feed("likelihood_weight", targets, DType::kF32);
     likelihood_segment_ = r.feed("likelihood_segment", targets, DType::kI32);
-    cost = r.add(cost,
-                 r.segment_sum(tail.logp, likelihood_weight_, likelihood_segment_, options_.pairs));
+    cost = r.add(cost, r.segment_sum(tail.logp, likelihood_weight_, likelihood_segment_, all));
   }
   reward_ = made.reward;
   plan.plan().results.push_back(reward_);
-  return r.segment_sum(cost, pair_weight_, pair_segment_, 1);
+  return r.segment_sum(cost, pair_weight_, pair_segment_, options_.lanes);
 }
 
 MemoryForecast PreferenceLoss::forecast(const Backend& backend) const {
@@ -102,7 +133,7 @@ void PreferenceLoss::compile(Backend& backend, Bindings&) {
   reference_->compile(backend, *options_.reference->weights, buffer, nullptr);
 }
 
-void PreferenceLoss::ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp,
+void PreferenceLoss::ask_reference(RunStep& step, const Pack& pack, std::span<float> logp,
                                    RowSet set) {
   if (reference_)
     reference_->score(pack, logp);
@@ -120,7 +151,7 @@ void PreferenceLoss::for_packs(const ExampleSet& set, const F& f) const {
   }
 }
 
-std::vector<float> PreferenceLoss::reference_sums(TrainStep& step, const ExampleSet& rows,
+std::vector<float> PreferenceLoss::reference_sums(RunStep& step, const ExampleSet& rows,
                                                   RowSet set) {
   std::vector<float> sums(2 * static_cast<size_t>(rows.size()), 0.0f);
   if (!options_.uses_reference) return sums;
@@ -150,7 +181,7 @@ int64_t PreferenceLoss::count_asked(const ExampleSet& train, const ExampleSet* v
   return packs;
 }
 
-void PreferenceLoss::ask(TrainStep& step, const Pack& pack) {
+void PreferenceLoss::ask(RunStep& step, const Pack& pack) {
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
   ask_reference(step, pack, logp, RowSet::kNone);
 }
@@ -161,7 +192,7 @@ Loss::Passes PreferenceLoss::passes() const {
   return {1, asked, 1, asked};
 }
 
-void PreferenceLoss::prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) {
+void PreferenceLoss::prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid) {
   train_ = &train;
   valid_ = valid;
   train_sums_ = reference_sums(step, train, RowSet::kTrain);
@@ -174,7 +205,7 @@ int64_t PreferenceLoss::count(const Pack& pack) const {
   return std::count_if(sums.tokens.begin(), sums.tokens.end(), [](double n) { return n > 0; });
 }
 
-double PreferenceLoss::estimate_divergence(TrainStep& step, const ExampleSet& set,
+double PreferenceLoss::estimate_divergence(RunStep& step, const ExampleSet& set,
                                            std::span<const Pack> packs) {
   if (!is(Compare::kKto)) return 0;
   std::vector<int64_t> rows;
@@ -196,7 +227,7 @@ double PreferenceLoss::estimate_divergence(TrainStep& step, const ExampleSet& se
   return std::max(0.0, sum / static_cast<double>(std::max<int64_t>(1, others.size())));
 }
 
-void PreferenceLoss::begin_update(TrainStep& step, std::span<const Pack> packs) {
+void PreferenceLoss::begin_update(RunStep& step, std::span<const Pack> packs) {
   divergence_ = estimate_divergence(step, *train_, packs);
   int64_t pairs = 0, tokens = 0;
   for (const Pack& pack : packs) {
@@ -207,47 +238,73 @@ void PreferenceLoss::begin_update(TrainStep& step, std::span<const Pack> packs) 
       static_cast<double>(pairs) / static_cast<double>(std::max<int64_t>(1, tokens));
 }
 
-void PreferenceLoss::feed(Program& program, const Pack& pack, float weight) {
-  const size_t targets = pack.targets.size(), rows = pack.examples.size(),
-               most = static_cast<size_t>(options_.pairs);
+struct PreferenceLoss::Feeds {
+  std::vector<float> sum_weight, likelihood_weight, reference, tokens, pair_weight;
+  std::vector<int32_t> sum_segment, likelihood_segment, pair_segment;
+};
+
+void PreferenceLoss::fill(Feeds& f, size_t lane, const Pack& pack, float weight) const {
+  const size_t rows = pack.examples.size(), most = static_cast<size_t>(options_.pairs);
   WICK_CHECK(rows <= most, rows, " rows in a pack of at most ", most);
-  std::vector<float> weights(targets, 0.0f);
-  std::vector<int32_t> segments(targets, -1);
+  const size_t target = lane * static_cast<size_t>(limits_.targets), pair = lane * most;
   for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m) {
-    if (!in_answer(pack, m)) continue;
-    weights[m] = 1.0f;
-    segments[m] = static_cast<int32_t>(sequence_of(pack, m));
-  }
-  feed_all(program, sum_weight_, weights);
-  feed_all(program, sum_segment_, segments);
-  if (is(Compare::kOrpo)) {
-    for (size_t m = 0; m < targets; ++m) {
-      const bool counts = m < static_cast<size_t>(pack.used_targets) && in_chosen(pack, m);
-      weights[m] = counts ? -static_cast<float>(likelihood_share_) : 0.0f;
-      segments[m] = counts ? pack.segment[m] : -1;
+    if (in_answer(pack, m)) {
+      f.sum_weight[target + m] = 1.0f;
+      f.sum_segment[target + m] = static_cast<int32_t>(2 * pair + sequence_of(pack, m));
     }
-    feed_all(program, likelihood_weight_, weights);
-    feed_all(program, likelihood_segment_, segments);
+    if (in_chosen(pack, m)) {
+      f.likelihood_weight[target + m] = -static_cast<float>(likelihood_share_);
+      f.likelihood_segment[target + m] = static_cast<int32_t>(pair) + pack.segment[m];
+    }
   }
   const Sums sums = sum_sequences(pack, {});
-  std::vector<float> reference(2 * most, 0.0f), tokens(2 * most, 0.0f), pair_weight(most, 0.0f);
-  std::vector<int32_t> pair_segment(most, -1);
   for (size_t s = 0; s < 2 * rows; ++s) {
-    tokens[s] = static_cast<float>(sums.tokens[s]);
+    f.tokens[2 * pair + s] = static_cast<float>(sums.tokens[s]);
     const float given = train_sums_[2 * static_cast<size_t>(pack.examples[s / 2]) + s % 2];
-    reference[s] = static_cast<float>(static_cast<double>(given) + divergence_);
+    f.reference[2 * pair + s] = static_cast<float>(static_cast<double>(given) + divergence_);
   }
-  std::fill_n(pair_weight.begin(), rows, weight);
-  std::fill_n(pair_segment.begin(), rows, 0);
-  feed_all(program, reference_feed_, reference);
-  feed_all(program, tokens_, tokens);
-  feed_all(program, pair_weight_, pair_weight);
-  feed_all(program, pair_segment_, pair_segment);
+  std::fill_n(f.pair_weight.begin() + static_cast<ptrdiff_t>(pair), rows, weight);
+  std::fill_n(f.pair_segment.begin() + static_cast<ptrdiff_t>(pair), rows,
+              static_cast<int32_t>(lane));
+}
+
+void PreferenceLoss::feed(Program& program, const Pack& pack, std::span<const float> weights) {
+  const auto lanes = static_cast<size_t>(options_.lanes);
+  const size_t targets = lanes * static_cast<size_t>(limits_.targets),
+               pairs = lanes * static_cast<size_t>(options_.pairs);
+  Feeds f;
+  for (auto* v : {&f.sum_weight, &f.likelihood_weight}) v->assign(targets, 0.0f);
+  for (auto* v : {&f.sum_segment, &f.likelihood_segment}) v->assign(targets, -1);
+  for (auto* v : {&f.reference, &f.tokens}) v->assign(2 * pairs, 0.0f);
+  f.pair_weight.assign(pairs, 0.0f);
+  f.pair_segment.assign(pairs, -1);
+  if (lanes == 1) fill(f, 0, pack, weights[0]);
+  for (size_t k = 0; lanes > 1 && k < lanes; ++k)
+    static_cast<PreferenceLoss*>(lane(k))->fill(f, k, lane_targets(pack, k, limits_), weights[k]);
+  feed_all(program, sum_weight_, f.sum_weight);
+  feed_all(program, sum_segment_, f.sum_segment);
+  if (is(Compare::kOrpo)) {
+    feed_all(program, likelihood_weight_, f.likelihood_weight);
+    feed_all(program, likelihood_segment_, f.likelihood_segment);
+  }
+  feed_all(program, reference_feed_, f.reference);
+  feed_all(program, tokens_, f.tokens);
+  feed_all(program, pair_weight_, f.pair_weight);
+  feed_all(program, pair_segment_, f.pair_segment);
 }
 
 void PreferenceLoss::read(const Program& program, const Pack& pack) {
-  std::vector<float> reward(2 * static_cast<size_t>(options_.pairs));
+  const auto lanes = static_cast<size_t>(options_.lanes),
+             each = 2 * static_cast<size_t>(options_.pairs);
+  std::vector<float> reward(lanes * each);
   program.read(reward_, reward.data(), reward.size() * sizeof(float));
+  if (lanes == 1) return add_rewards(reward, pack);
+  for (size_t k = 0; k < lanes; ++k)
+    static_cast<PreferenceLoss*>(lane(k))->add_rewards(std::span(reward).subspan(k * each, each),
+                                                       lane_targets(pack, k, limits_));
+}
+
+void PreferenceLoss::add_rewards(std::span<const float> reward, const Pack& pack) {
   const Sums sums = sum_sequences(pack, {});
   const double shift = static_cast<double>(options_.attr.beta) * divergence_;
   for (size_t p = 0; p < pack.examples.size(); ++p) {
@@ -290,7 +347,7 @@ PreferenceReport PreferenceLoss::take_report() {
   return report;
 }
 
-EvalReport PreferenceLoss::evaluate(TrainStep& step, std::span<const Pack> packs) {
+EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs) {
   const double shift = estimate_divergence(step, *valid_, packs);
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
   double cost = 0, likelihood = 0, reward[2] = {0, 0};

@@ -34,28 +34,31 @@ struct PreferenceOptions {
   std::optional<ReferenceModel> reference;  // none: the start state, asked before the first update
   uint64_t seed = 0;
   bool packing = true;
+  int64_t lanes = 1;  // runs that share the step, each with rows and reports of its own
 };
 
 class PreferenceLoss final : public Loss {
  public:
-  explicit PreferenceLoss(PreferenceOptions options) : options_(std::move(options)) {}
+  explicit PreferenceLoss(PreferenceOptions options);
 
   ValueId record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
                  int64_t positions) override;
   MemoryForecast forecast(const Backend& backend) const override;
   void compile(Backend& backend, Bindings& bindings) override;
-  void prepare(TrainStep& step, const ExampleSet& train, const ExampleSet* valid) override;
+  void prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid) override;
   void rehearse(const ExampleSet& train, const ExampleSet* valid) override;
   int64_t count_asked(const ExampleSet& train, const ExampleSet* valid) const override;
-  void ask(TrainStep& step, const Pack& pack) override;
+  void ask(RunStep& step, const Pack& pack) override;
   Passes passes() const override;
   const Plan* beside_plan() const override { return reference_ ? &reference_->plan() : nullptr; }
   int64_t count(const Pack& pack) const override;
-  void begin_update(TrainStep& step, std::span<const Pack> packs) override;
-  void feed(Program& program, const Pack& pack, float weight) override;
+  void begin_update(RunStep& step, std::span<const Pack> packs) override;
+  void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
   void read(const Program& program, const Pack& pack) override;
   PreferenceReport take_report() override;
-  EvalReport evaluate(TrainStep& step, std::span<const Pack> packs) override;
+  EvalReport evaluate(RunStep& step, std::span<const Pack> packs) override;
+
+  Loss* lane(size_t k) override;
 
   // Of each row: chosen and rejected; 0 without a reference. For tests.
   const std::vector<float>& reference_sums() const { return train_sums_; }
@@ -63,16 +66,21 @@ class PreferenceLoss final : public Loss {
 
  private:
   bool is(PreferenceAttr::Kind kind) const { return options_.attr.kind == kind; }
-  void ask_reference(TrainStep& step, const Pack& pack, std::span<float> logp, RowSet set);
-  std::vector<float> reference_sums(TrainStep& step, const ExampleSet& rows, RowSet set);
+  void ask_reference(RunStep& step, const Pack& pack, std::span<float> logp, RowSet set);
+  std::vector<float> reference_sums(RunStep& step, const ExampleSet& rows, RowSet set);
   // f(pack) for all rows of a set, some of them at a time.
   template <typename F>
   void for_packs(const ExampleSet& set, const F& f) const;
-  double estimate_divergence(TrainStep& step, const ExampleSet& set, std::span<const Pack> packs);
+  double estimate_divergence(RunStep& step, const ExampleSet& set, std::span<const Pack> packs);
+
+  // What the plan is fed and what it gives of one lane's pack, behind those of the lanes before.
+  struct Feeds;
+  void fill(Feeds& feeds, size_t lane, const Pack& pack, float weight) const;
+  void add_rewards(std::span<const float> reward, const Pack& pack);
 
   PreferenceOptions options_;
-  PackLimits limits_;
-  std::unique_ptr<Scorer> reference_;
+  PackLimits limits_;                  // of a lane
+  std::shared_ptr<Scorer> reference_;  // of all lanes
   ValueId sum_weight_ = kNone, sum_segment_ = kNone, reference_feed_ = kNone, tokens_ = kNone,
           likelihood_weight_ = kNone, likelihood_segment_ = kNone, pair_weight_ = kNone,
           pair_segment_ = kNone, reward_ = kNone;
@@ -85,6 +93,9 @@ class PreferenceLoss final : public Loss {
   // Since the last report.
   double chosen_ = 0, rejected_ = 0;
   int64_t chosen_count_ = 0, rejected_count_ = 0, pairs_ = 0, right_ = 0;
+
+  std::vector<std::unique_ptr<PreferenceLoss>> others_;  // of the lanes behind the first, which is
+                                                         // this; they record nothing
 };
 
 // As "preference" in the JSON of a report, where there is one.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "base/check.h"
 #include "train/probe.h"
@@ -16,9 +17,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rehearsal may take: a share of the run, but so much in any case.
-constexpr double kShare = 0.04, kLeastSeconds = 0.5;
-constexpr int kMostRounds = 30;
+// What a rehearsal may take: a small share of a long run, a larger one of a short run, and of one
+// that ends at once as much as the run.
+constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5, kLeastSeconds = 0.5;
+constexpr int kMostRounds = 1000;
+// Over which a processor's mood is averaged.
+constexpr double kStretchSeconds = 0.25;
 constexpr size_t kPacksOfProgram = 3;
 // Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
 constexpr size_t kMostPrograms = 4;
@@ -67,6 +71,8 @@ class Rehearser {
       : step_(step), run_(run), kind_(step.loss_kind()) {
     lanes_ = static_cast<size_t>(step.trainable().lane_count());
     params_ = step.params();
+    if (lanes_ > 1) joint_.emplace(step);
+    for (size_t k = 0; kind_ && k < lanes_; ++k) kinds_.push_back(kind_->lane(k));
   }
 
   RunTimes measure();
@@ -87,12 +93,17 @@ class Rehearser {
   double repeated(const F& f);
   void restore();
 
+  // What a loss asks: the step, or the first of its lanes.
+  RunStep& asker() { return joint_ ? joint_->lane(0) : static_cast<RunStep&>(step_); }
+
   TrainStep& step_;
+  std::optional<JointStep> joint_;
   const Rehearsal& run_;
   Loss* kind_;
+  std::vector<Loss*> kinds_;  // of the lanes
   size_t lanes_ = 1;
   std::vector<float> params_;
-  double allowed_ = kLeastSeconds;
+  double allowed_ = 0;
 };
 
 template <typename F>
@@ -121,7 +132,7 @@ std::vector<Group*> Rehearser::choose_programs(std::map<const Plan*, Group>& gro
 }
 
 double Rehearser::eval_pack(const Pack& pack) {
-  if (kind_) return repeated([&] { kind_->evaluate(step_, {&pack, 1}); });
+  if (kind_) return repeated([&] { kind_->evaluate(asker(), {&pack, 1}); });
   std::vector<float> logp(lanes_ * static_cast<size_t>(step_.limits().targets));
   const Pack all = of_all_lanes(pack);
   return repeated([&] { step_.evaluate(all, logp); });
@@ -133,13 +144,13 @@ void Rehearser::restore() {
   step_.set_params(params_);
   for (size_t i = 0; i < step_.states().size(); ++i)
     step_.set_state(i, std::vector<std::byte>(step_.state(i).size()));
-  if (kind_) kind_->take_report();
+  for (Loss* kind : kinds_) kind->take_report();
 }
 
 RunTimes Rehearser::measure() {
   RunTimes times;
   WICK_CHECK(!run_.packs.empty(), "a run without packs");
-  if (kind_) kind_->rehearse(*run_.train, run_.valid);
+  for (Loss* kind : kinds_) kind->rehearse(*run_.train, run_.valid);
   std::map<const Plan*, Group> groups;
   for (const Pack& pack : run_.packs) {
     Group& group = groups[&step_.micro_plan(pack)];
@@ -157,20 +168,29 @@ RunTimes Rehearser::measure() {
   }
   // Memory is touched, and adapters leave their zeros behind, before anything counts.
   double first = 0;
-  if (kind_) kind_->begin_update(step_, run_.packs.first(1));
+  if (kind_) kind_->begin_update(asker(), run_.packs.first(1));
   for (const Group* group : tried)
     first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
-  allowed_ = std::max(kLeastSeconds, kShare * first * run_.run_packs);
+  const double whole = first * run_.run_packs;
+  const double short_run =
+      std::clamp(kShortShare * whole, std::min(whole, kLeastSeconds), kShortSeconds);
+  allowed_ = std::min(run_.most_seconds, std::max(kShare * whole, short_run));
 
   const Clock::time_point start = Clock::now();
+  std::vector<double> rounds;
   for (int round = 0; round < kMostRounds; ++round) {
     if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    rounds.push_back(0);
     for (Group* group : tried) {
       const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
       group->seconds.push_back(timed([&] { accumulate(pack); }));
+      rounds.back() += group->seconds.back();
     }
   }
+  const Spread spread = spread_of(rounds, kStretchSeconds);
+  times.low = spread.low;
+  times.high = spread.high;
   double packs = 0;
   const std::vector<const Group*> known(tried.begin(), tried.end());
   for (const auto& [plan, group] : groups)
@@ -179,10 +199,10 @@ RunTimes Rehearser::measure() {
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
   if (kind_) {
     const auto asked = static_cast<size_t>(std::max(1.0, packs_per_update));
-    times.update += repeated([&] { kind_->begin_update(step_, run_.packs.first(asked)); });
+    times.update += repeated([&] { kind_->begin_update(asker(), run_.packs.first(asked)); });
     if (const int64_t count = kind_->count_asked(*run_.train, run_.valid))
       times.prepare =
-          static_cast<double>(count) * repeated([&] { kind_->ask(step_, run_.packs.front()); });
+          static_cast<double>(count) * repeated([&] { kind_->ask(asker(), run_.packs.front()); });
   }
   const auto held_out = static_cast<double>(run_.held_out.size());
   if (!run_.held_out.empty()) times.eval = held_out * eval_pack(run_.held_out.front());
@@ -209,6 +229,27 @@ std::vector<const Pack*> typical_packs(std::vector<const Pack*> packs, size_t mo
   // The middle one first: where there is time for one only, it is that.
   if (count > 1) std::swap(chosen.front(), chosen[count / 2]);
   return chosen;
+}
+
+Spread spread_of(std::span<const double> seconds, double stretch) {
+  Spread spread;
+  double all = 0;
+  for (double s : seconds) all += s;
+  if (all <= 0) return spread;
+  const double mean = all / static_cast<double>(seconds.size());
+  int stretches = 0;
+  double least = all, most = 0, sum = 0, count = 0;
+  for (double s : seconds) {
+    sum += s;
+    count += 1;
+    if (sum < stretch) continue;
+    ++stretches;
+    least = std::min(least, sum / count);
+    most = std::max(most, sum / count);
+    sum = count = 0;
+  }
+  if (stretches > 1) spread = {std::min(1.0, least / mean), std::max(1.0, most / mean)};
+  return spread;
 }
 
 RunTimes rehearse(TrainStep& step, const Rehearsal& run) { return Rehearser(step, run).measure(); }

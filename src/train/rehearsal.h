@@ -17,7 +17,17 @@ struct RunTimes {
   double eval_prefix = 0;  // once, as prefix
   double prepare = 0;      // what a loss asks before the first update
   double cold = 0;         // once: memory that is touched the first time
+  // Between which the packs' times moved while they were tried, as shares of their mean: a
+  // processor that is held back for seconds shows here. 1 where they were tried once.
+  double low = 1, high = 1;
 };
+
+// The least and the largest mean of a stretch, as shares of the mean of all: consecutive durations
+// of about `stretch` seconds in sum. A single stretch has no range.
+struct Spread {
+  double low = 1, high = 1;
+};
+Spread spread_of(std::span<const double> seconds, double stretch);
 
 struct Rehearsal {
   std::span<const Pack> packs;     // of the run's first updates
@@ -27,6 +37,7 @@ struct Rehearsal {
   const ExampleSet* train = nullptr;
   const ExampleSet* valid = nullptr;  // null: none
   Hyper hyper = {};
+  double most_seconds = 20;  // that trying may take, where two packs take less
 };
 
 // Requires: a compiled step before its first update. What its frozen blocks' outputs are kept in is

@@ -20,9 +20,6 @@ double now_seconds() {
 
 int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
 
-// Only a TrainStep has a loss of its own kind.
-TrainStep& whole(RunStep& step) { return static_cast<TrainStep&>(step); }
-
 }  // namespace
 
 int64_t count_updates(const TrainOptions& o, int64_t rows) {
@@ -78,14 +75,14 @@ TrainRun::TrainRun(RunStep& step, RunSetup setup)
       time_left_(setup_.expected),
       started_(now_seconds()) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
-  if (Loss* kind = step_.loss_kind()) kind->prepare(whole(step_), *setup_.train, setup_.valid);
+  if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
   if (setup_.options.resume) resume();
 }
 
 EvalReport TrainRun::evaluate(int64_t step) {
   Loss* kind = step_.loss_kind();
   EvalReport e =
-      kind ? kind->evaluate(whole(step_), valid_packs_) : evaluate_likelihood(step_, valid_packs_);
+      kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
   e.best = best_step_ < 0 || e.loss < best_valid_ - setup_.options.early_stop_delta;
   stale_evals_ = e.best ? 0 : stale_evals_ + 1;
@@ -93,6 +90,8 @@ EvalReport TrainRun::evaluate(int64_t step) {
     best_valid_ = e.loss;
     best_step_ = step;
     if (keeps_best()) {
+      best_params_ = {};  // not both at a time
+      release_free_memory();
       best_params_ = step_.params();
       setup_.save_result(setup_.options.adapter_path + "/best", best_params_);
     }
@@ -125,7 +124,7 @@ double TrainRun::train_one(int64_t index, double rate, float& norm) {
   if (Loss* kind = step_.loss_kind()) {
     counted = 0;
     for (const Pack& pack : packs) counted += kind->count(pack);
-    kind->begin_update(whole(step_), packs);
+    kind->begin_update(step_, packs);
   }
   const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   const Hyper hyper = optimizer_hyper(o, rate, index + 1);

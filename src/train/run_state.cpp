@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "train/preference.h"
 #include "train/run.h"
 
@@ -109,7 +110,9 @@ void TrainRun::resume() {
       order += "\n  " + line;
     if (!order.empty() && !setup_.options.force)
       fail(ErrorCode::kInvalidArgument, file,
-           ": was made by a build of wick, or with another --memory, that computes this run otherwise:", order,
+           ": was made by a build of wick, or with another --memory, that computes this run "
+           "otherwise:",
+           order,
            "\nthe result would not have the bits of an undisturbed run; go on with the build that "
            "began it, or with --force");
     if (!order.empty())
@@ -144,10 +147,11 @@ void TrainRun::resume() {
 
 void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
+  release_free_memory();
   Checkpoint c;
   c.step = step;
   c.params = step_.params();
-  c.best = best_params_;
+  c.best = std::move(best_params_);
   for (size_t i = 0; i < step_.states().size(); ++i)
     c.states.push_back({step_.states()[i].name, step_.states()[i].dtype, step_.state(i)});
   c.run = setup_.identity;
@@ -167,6 +171,7 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
     c.progress["best_step"] = best_step_;
   }
   save_checkpoint(o.adapter_path, c);
+  best_params_ = std::move(c.best);
   setup_.save_result(o.adapter_path, c.params);
   if (o.save_numbered) {
     char name[32];

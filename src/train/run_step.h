@@ -12,6 +12,7 @@
 namespace wick {
 
 class Loss;
+enum class RowSet : int32_t;
 
 class RunStep {
  public:
@@ -23,7 +24,7 @@ class RunStep {
   virtual double micro_flops() const = 0;
   // Of the program that this pack is run by.
   virtual double pack_flops(const Pack& pack) const = 0;
-  // What is minimised, where it is not the likelihood of the targets: of a TrainStep alone.
+  // What is minimised, where it is not the likelihood of the targets.
   virtual Loss* loss_kind() const { return nullptr; }
 
   virtual void set_params(std::span<const float> params) = 0;
@@ -42,6 +43,8 @@ class RunStep {
   virtual Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) = 0;
   // log p of each target of the pack, [M]; 0 beyond used_targets.
   virtual void evaluate(const Pack& pack, std::span<float> logp) = 0;
+  // The same of rows of another set (train/prefix_cache.h).
+  virtual void score(const Pack& pack, std::span<float> logp, RowSet set) = 0;
 };
 
 }  // namespace wick

@@ -328,7 +328,7 @@ void TrainStep::feed(const Pack& whole, std::span<const float> lane_weights) {
     stream = below->rows(whole, RowSet::kTrain)
                  .first(pack.ids.size() * static_cast<size_t>(below->token_bytes()));
   feed_pack(*micro_program_, *micro_, tail_, pack, stream);
-  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights[0]);
+  if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights);
   std::vector<float> weights(pack.targets.size(), 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0)

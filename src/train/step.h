@@ -139,8 +139,7 @@ class TrainStep : public RunStep {
   void evaluate(const Pack& pack, std::span<float> logp) override {
     score(pack, logp, RowSet::kHeldOut);
   }
-  // The same of rows of another set.
-  void score(const Pack& pack, std::span<float> logp, RowSet set);
+  void score(const Pack& pack, std::span<float> logp, RowSet set) override;
 
  private:
   const TrainStep& fitting(const Pack& pack) const;

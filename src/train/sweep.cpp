@@ -25,6 +25,7 @@ Pack join_packs(std::span<const Pack* const> lanes, const PackLimits& each) {
   joined.rows.assign(count * m, -1);
   joined.targets.assign(count * m, -1);
   joined.segment.assign(count * m, -1);
+  joined.marks.assign(count * m, 0);
   for (size_t i = 0; i < count * t; ++i) {
     joined.begin.push_back(static_cast<int32_t>(i));
     joined.end.push_back(static_cast<int32_t>(i + 1));
@@ -42,6 +43,7 @@ Pack join_packs(std::span<const Pack* const> lanes, const PackLimits& each) {
       joined.rows[k * m + i] = pack.rows[i] < 0 ? -1 : pack.rows[i] + slot;
       joined.targets[k * m + i] = pack.targets[i];
       joined.segment[k * m + i] = pack.segment[i];
+      if (i < pack.marks.size()) joined.marks[k * m + i] = pack.marks[i];
     }
     joined.examples.insert(joined.examples.end(), pack.examples.begin(), pack.examples.end());
     for (const Pack::Slots& s : pack.slots) joined.slots.push_back({slot + s.first, s.count});
@@ -115,12 +117,20 @@ class JointStep::Lane : public RunStep {
     joint_.ask(index_);
     return r.done;
   }
+  Loss* loss_kind() const override {
+    Loss* kind = joint_.step_.loss_kind();
+    return kind ? kind->lane(index_) : nullptr;
+  }
   void evaluate(const Pack& pack, std::span<float> logp) override {
+    score(pack, logp, RowSet::kHeldOut);
+  }
+  void score(const Pack& pack, std::span<float> logp, RowSet set) override {
     Request& r = joint_.requests_[index_];
     r = {};
     r.kind = Request::Kind::kScore;
     r.packs = {&pack, 1};
     r.logp = logp;
+    r.set = set;
     joint_.ask(index_);
   }
 
@@ -213,38 +223,43 @@ std::vector<std::exception_ptr> JointStep::run(const std::function<void(size_t)>
   return errors;
 }
 
-// Held-out losses first: lanes that wait for an update wait for those, too, as each would alone.
+// Losses of rows first: lanes that wait for an update wait for those, too, as each would alone.
+// Those of one set of rows at a time.
 void JointStep::serve() {
-  bool scores = false, steps = false;
+  const Request* first = nullptr;
   for (size_t k = 0; k < lanes(); ++k) {
-    if (!active_[k]) continue;
-    scores |= requests_[k].kind == Request::Kind::kScore;
-    steps |= requests_[k].kind == Request::Kind::kStep;
+    const Request& r = requests_[k];
+    if (!active_[k] || r.kind == Request::Kind::kNone) continue;
+    if (!first || (first->kind == Request::Kind::kStep && r.kind == Request::Kind::kScore))
+      first = &r;
   }
-  const Request::Kind kind = scores ? Request::Kind::kScore : Request::Kind::kStep;
+  if (!first) return;
+  const Request::Kind kind = first->kind;
+  const RowSet set = first->set;
   std::exception_ptr failed;
   try {
-    if (scores)
-      serve_scores();
-    else if (steps)
+    if (kind == Request::Kind::kScore)
+      serve_scores(set);
+    else
       serve_steps();
   } catch (...) {
     failed = std::current_exception();
   }
   for (size_t k = 0; k < lanes(); ++k) {
-    if (!active_[k] || requests_[k].kind != kind) continue;
+    if (!active_[k] || requests_[k].kind != kind || requests_[k].set != set) continue;
     requests_[k].failed = failed;
     requests_[k].kind = Request::Kind::kNone;
   }
 }
 
-void JointStep::serve_scores() {
+void JointStep::serve_scores(RowSet set) {
   std::vector<const Pack*> packs(lanes(), nullptr);
   for (size_t k = 0; k < lanes(); ++k)
-    if (active_[k] && requests_[k].kind == Request::Kind::kScore) packs[k] = &requests_[k].packs[0];
+    if (active_[k] && requests_[k].kind == Request::Kind::kScore && requests_[k].set == set)
+      packs[k] = &requests_[k].packs[0];
   const auto targets = static_cast<size_t>(step_.limits().targets);
   std::vector<float> logp(lanes() * targets);
-  step_.evaluate(join_packs(packs, step_.limits()), logp);
+  step_.score(join_packs(packs, step_.limits()), logp, set);
   for (size_t k = 0; k < lanes(); ++k)
     if (packs[k])
       std::copy_n(logp.begin() + static_cast<ptrdiff_t>(k * targets),

@@ -46,12 +46,13 @@ class JointStep {
     float weight = 0;
     Hyper hyper = {};
     std::span<float> logp;
+    RowSet set = RowSet::kHeldOut;
     RunStep::Stepped done;
     std::exception_ptr failed;
   };
   void ask(size_t lane);
   void serve();
-  void serve_scores();
+  void serve_scores(RowSet set);
   void serve_steps();
 
   TrainStep& step_;

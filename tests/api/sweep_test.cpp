@@ -49,6 +49,10 @@ class SweepTest : public RunTest {
           EXPECT_NEAR(e.result.history[i].loss, lone.history[i].loss, bound(lone.history[i].loss))
               << a.name << " " << i;
         EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, bound(lone.valid_loss)) << a.name;
+        ASSERT_FALSE(lone.history.empty());
+        EXPECT_NEAR(e.result.history.back().preference.margin,
+                    lone.history.back().preference.margin, 1e-4)
+            << a.name;
       }
     }
   }
@@ -76,6 +80,48 @@ TEST_F(SweepTest, EveryKindOfAdapterIsItsLoneRun) {
   expect("plus", [](TrainOptions& o) { o.lora_plus_ratio = 8; });
   expect("dora", [](TrainOptions& o) { o.dora = true; });
   expect("pissa", [](TrainOptions& o) { o.init = "pissa"; });
+}
+
+TEST_F(SweepTest, PreferencesAreThoseOfTheLoneRun) {
+  std::string rows;
+  for (int i = 0; i < 13; ++i) {
+    std::string words;
+    for (int k = 0; k < 2 + 5 * (i % 3); ++k) words += cat(" ", i * 31 + k);
+    rows += cat(R"({"prompt":"Say number )", i, R"(","chosen":"number)", words,
+                R"(","rejected":"I do not know)", words.substr(0, words.size() / 2), "\"}\n");
+  }
+  write_data("data", rows, rows.substr(0, rows.find('\n', 300) + 1));
+  for (const char* loss : {"dpo", "simpo", "orpo", "kto"}) {
+    SCOPED_TRACE(loss);
+    TrainOptions o = options(loss);
+    o.loss = loss;
+    o.num_layers = 3;
+    const std::vector<std::string> axes = {"rank=2,4"};
+    const SweepResult r = sweep(o, axes);
+    ASSERT_EQ(r.entries.size(), 2U);
+    for (const SweepEntry& e : r.entries) {
+      EXPECT_EQ(e.error, "");
+      EXPECT_TRUE(e.result.history.back().preference.present);
+    }
+    expect_lone(r, o, axes);
+    if (o.loss != "kto") continue;
+    // Stopped and gone on with.
+    TrainOptions half = o;
+    half.adapter_path = (root_ / cat("half_", loss)).string();
+    int asked = 0;
+    EXPECT_TRUE(sweep(half, axes, {}, {.should_stop = [&] { return ++asked > 2; }}).interrupted);
+    half.resume = true;
+    sweep(half, axes);
+    for (const SweepEntry& e : r.entries)
+      EXPECT_EQ(bytes(cat("half_", loss, "/", e.name, "/adapter_model.safetensors")),
+                bytes(cat(loss, "/", e.name, "/adapter_model.safetensors")))
+          << e.name;
+  }
+  TrainOptions o = options("distill");
+  o.loss = "distill";
+  o.teacher = std::string(WICK_SOURCE_DIR) + "/models/tiny";
+  EXPECT_NE(message_of([&] { sweep(o, {"rank=2,4"}); }).find("one adapter at a time"),
+            std::string::npos);
 }
 
 TEST_F(SweepTest, MagnitudesBesideOtherTargets) {

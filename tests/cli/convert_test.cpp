@@ -100,6 +100,11 @@ TEST_F(Convert, WrongUse) {
   EXPECT_EQ(
       code({"convert", "--model", model_, "--quantize", "4", "--save-path", model_}, "own folder"),
       1);
+  EXPECT_EQ(code({"convert", "--model", model_, "--quantize", "4", "--group-size", "128",
+                  "--save-path", out},
+                 "nothing would be quantised"),
+            1);
+  EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_EQ(code({"train", "--model", model_, "--data", data_, "--quantize", "8",
                   "--fine-tune-type", "full", "--adapter-path", out},
                  "frozen"),

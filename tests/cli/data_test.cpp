@@ -67,6 +67,21 @@ TEST_F(Data, TheContextIsALimitToo) {
   EXPECT_EQ(eval.event("eval")["tokens"], 255);
 }
 
+// Lengths and masks are a matter of tokenizer, config and template.
+TEST_F(Data, NeedsNoWeights) {
+  const std::string file = folder_.write("one/train.jsonl", chat("a", "b") + "\n");
+  const CliResult with = wick({"data", "--model", model_, "--data", file, "--json"});
+  std::filesystem::remove(model_ + "/model.safetensors");
+  const CliResult without = wick({"data", "--model", model_, "--data", file, "--json"});
+  ASSERT_EQ(without.code, 0) << without.err;
+  EXPECT_EQ(without.event("data"), with.event("data"));
+  EXPECT_TRUE(with.event("summary").contains("training"));
+  EXPECT_FALSE(without.event("summary").contains("training"));
+  EXPECT_NE(without.err.find("weights"), std::string::npos) << without.err;
+  std::filesystem::remove(model_ + "/config.json");
+  EXPECT_EQ(wick({"data", "--model", model_, "--data", file}).code, 1);
+}
+
 TEST_F(Data, EveryPlantedDefectIsNamed) {
   std::vector<std::string> rows;
   std::set<Finding> wanted;

@@ -2,8 +2,8 @@
 // What is forecast before the first step against what the process really took.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <tuple>
+#include <string>
+#include <vector>
 
 #include "cli/cli.h"
 
@@ -21,40 +21,84 @@ std::string long_rows(int count) {
   return rows;
 }
 
-class ForecastMemory
-    : public testing::TestWithParam<std::tuple<const char*, const char*, const char*>> {};
+struct MemoryCase {
+  const char* name;
+  int rows;
+  std::vector<std::string> words;
+};
+
+class ForecastMemory : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
-  const auto [dtype, packing, optimizer] = GetParam();
   TempFolder folder;
-  folder.write("data/train.jsonl", long_rows(16));
-  const CliResult r =
-      wick({"train", "--json", "--data", folder.path("data"), "--adapter-path", folder.path("out"),
-            "--device", "cpu", "--threads", "2", "--iters", "4", "--max-seq-length", "512",
-            "--dtype", dtype, packing, "--optimizer", optimizer});
+  folder.write("data/train.jsonl", long_rows(GetParam().rows));
+  std::vector<std::string> words = {"train",
+                                    "--json",
+                                    "--data",
+                                    folder.path("data"),
+                                    "--adapter-path",
+                                    folder.path("out"),
+                                    "--device",
+                                    "cpu",
+                                    "--threads",
+                                    "2",
+                                    "--max-seq-length",
+                                    "512"};
+  words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
+  const CliResult r = wick(words);
   ASSERT_EQ(r.code, 0) << r.err;
-  double forecast = 0, took = 0;
-  for (const Json& line : r.lines()) {
-    if (line["event"] == "forecast")
-      forecast = line["peak_bytes"].get<double>() + line["process_bytes"].get<double>();
-    if (line["event"] == "done") took = line["peak_bytes"].get<double>();
-  }
+  const Json f = r.event("forecast");
+  const double forecast = f["peak_bytes"].get<double>() + f["process_bytes"].get<double>();
+  const double took = r.event("done")["peak_bytes"].get<double>();
   ASSERT_GT(took, 0);
   EXPECT_NEAR(forecast / took, 1.0, 0.05) << forecast << " forecast, " << took << " taken";
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, ForecastMemory,
-                         testing::Values(std::tuple("bf16", "--packing", "adamw"),
-                                         std::tuple("bf16", "--no-packing", "adamw"),
-                                         std::tuple("f32", "--packing", "adamw"),
-                                         std::tuple("bf16", "--packing", "muon")),
-                         [](const auto& param) {
-                           std::string name = std::get<0>(param.param) +
-                                              std::string(std::get<1>(param.param)) + "_" +
-                                              std::get<2>(param.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+// wick plan tries the step where the model is at hand, and says so.
+TEST(ForecastTime, SaysWhatWasTried) {
+  TempFolder folder;
+  folder.write("data/train.jsonl", long_rows(8));
+  auto forecast = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", "--json", "--device", "cpu", "--threads", "2",
+                                 "--max-seq-length", "128"});
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.event("forecast");
+  };
+  const Json tried = forecast({"--data", folder.path("data")});
+  EXPECT_EQ(tried["tried"], true);
+  EXPECT_GT(tried["total_seconds"], 0.0);
+  EXPECT_LE(tried["step_ms_low"], tried["step_ms"]);
+  EXPECT_GE(tried["step_ms_high"], tried["step_ms"]);
+  EXPECT_LE(tried["total_seconds_low"], tried["total_seconds"]);
+  EXPECT_GE(tried["total_seconds_high"], tried["total_seconds"]);
+  const Json estimated = forecast({"--data", folder.path("data"), "--no-try"});
+  EXPECT_EQ(estimated["tried"], false);
+  EXPECT_GT(estimated["total_seconds"], 0.0);
+  for (const char* kind : {"peak_bytes", "arena", "updates"})
+    EXPECT_EQ(estimated[kind], tried[kind]);
+  EXPECT_EQ(forecast({"--shape", "qwen2.5-0.5b", "--batch-size", "1"})["tried"], false);
+  const CliResult people = wick({"plan", "--data", folder.path("data"), "--max-seq-length", "128"});
+  EXPECT_NE(people.out.find("(tried"), std::string::npos) << people.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, ForecastMemory,
+    testing::Values(
+        MemoryCase{"packs", 16, {"--iters", "4", "--dtype", "bf16"}},
+        MemoryCase{"rows", 16, {"--iters", "4", "--dtype", "bf16", "--no-packing"}},
+        MemoryCase{"f32", 16, {"--iters", "4", "--dtype", "f32"}},
+        MemoryCase{"muon", 16, {"--iters", "4", "--dtype", "bf16", "--optimizer", "muon"}},
+        MemoryCase{"full", 16, {"--iters", "4", "--dtype", "bf16", "--fine-tune-type", "full"}},
+        MemoryCase{"best",
+                   16,
+                   {"--iters", "4", "--dtype", "bf16", "--fine-tune-type", "full", "--keep-best",
+                    "--val-split", "2"}},
+        // The longest of the rows does not come.
+        MemoryCase{"ends_early", 16, {"--iters", "1", "--batch-size", "1", "--no-shuffle"}},
+        // So little that reading the model takes more.
+        MemoryCase{"tiny", 2, {"--iters", "3", "--max-seq-length", "32"}}),
+    [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace wick::test

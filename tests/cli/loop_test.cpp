@@ -57,7 +57,7 @@ TEST_F(Loop, EveryOptimizerLearns) {
 
 TEST_F(Loop, TestsWithoutTraining) {
   for (const char* type : {"lora", "full"}) {
-    const CliResult first = train({"--epochs", "2", "--fine-tune-type", type, "--test"});
+    const CliResult first = train({"--epochs", "2", "--fine-tune-type", type, "--train", "--test"});
     ASSERT_EQ(first.code, 0) << first.err;
     const char* file =
         std::string(type) == "full" ? "model.safetensors" : "adapter_model.safetensors";
@@ -69,6 +69,11 @@ TEST_F(Loop, TestsWithoutTraining) {
     EXPECT_TRUE(events(r, "forecast").empty()) << r.out;
     EXPECT_EQ(r.event("test")["loss"], first.event("test")["loss"]);
     EXPECT_TRUE(contents(out(file)) == before);
+    // As mlx-lm's flags say it.
+    const CliResult flags = train({"--test", "--fine-tune-type", type});
+    ASSERT_EQ(flags.code, 0) << flags.err;
+    EXPECT_TRUE(events(flags, "forecast").empty()) << flags.out;
+    EXPECT_EQ(flags.event("test")["loss"], first.event("test")["loss"]);
     std::filesystem::remove_all(folder_.path("out"));
   }
   const CliResult alone = train({"--no-train", "--test", "--adapter-path", ""});

@@ -123,6 +123,10 @@ const Key kKeys[] = {
     {"lr_schedule: {name: cosine_decay}", "no arguments"},
     {"lr_schedule: {name: step_decay, arguments: [1e-5]}", "updates of a step"},
     {"lr_schedule: {name: polynomial, arguments: [1e-5]}", "cosine_decay"},
+    {"lr_schedule: {name: cosine_decay, arguments: [1e-5, 10]}\nlearning_rate: quick",
+     "learning_rate"},
+    {"learning_rate: quick\nlr_schedule: {name: cosine_decay, arguments: [1e-5, 10]}",
+     "learning_rate"},
 };
 
 class MlxOptions : public testing::Test {

@@ -2,8 +2,10 @@
 // train, generate, chat, eval, merge and plan on a tiny model.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <cmath>
+#include <cstdio>
 
 #include "cli/cli.h"
 
@@ -31,7 +33,7 @@ class Run : public testing::Test {
 
 TEST_F(Run, TrainEventsFilesAndUse) {
   CliResult r = wick(train_words({"--json", "--steps-per-report", "4", "--save-every", "10",
-                                  "--steps-per-eval", "12", "--test"}));
+                                  "--steps-per-eval", "12", "--train", "--test"}));
   ASSERT_EQ(r.code, 0) << r.err;
   Json forecast = r.event("forecast");
   int64_t sum = 0;
@@ -147,6 +149,22 @@ TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
     EXPECT_EQ(contents(out_ + "/adapter_model.safetensors"), adapter);
     std::filesystem::remove_all(out_);
   }
+}
+
+TEST_F(Run, AReaderThatLeavesStopsAndSaves) {
+  std::string command = WICK_BINARY;
+  for (const std::string& word : train_words({"--json", "--epochs", "500", "--steps-per-report=1"}))
+    command += " '" + word + "'";
+  auto before = signal(SIGPIPE, SIG_DFL);  // a child inherits that it is ignored
+  FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
+  signal(SIGPIPE, before);
+  ASSERT_NE(pipe, nullptr);
+  EXPECT_EQ(fgetc(pipe), '{');
+  const int status = pclose(pipe);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_FALSE(contents(out_ + "/adapter_model.safetensors").empty());
+  EXPECT_FALSE(contents(out_ + "/training_state.safetensors").empty());
 }
 
 TEST_F(Run, PeakMemoryIsItsOwn) {

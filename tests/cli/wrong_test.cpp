@@ -76,10 +76,22 @@ TEST_F(Wrong, Data) {
   expect_failed(data("{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n"),
                 {"rows.jsonl:2:11: not valid JSON: the text is not UTF-8 here"});
   expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl:1", "UTF-16"});
+  expect_failed(data("\x1f\x8b\x08\x08"), {"rows.jsonl: this is gzip; unpack it with gunzip"});
+  expect_failed(data("PAR1\x15\x04"), {"rows.jsonl: this is Parquet; write JSON lines"});
   expect_failed(data("{\"txt\": \"a\"}\n"), {"rows.jsonl:1", "did you mean \"text\" by \"txt\"?"});
   std::filesystem::create_directories(folder_.path("empty"));
   expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl", "it is empty"});
   EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Wrong, PathsThatAreNotUtf8AreOnlyOdd) {
+  std::string data = folder_.write("rows\xff.jsonl", "{\"text\": \"a b\"}\n");
+  const std::string out = out_ + "\xfe";
+  ASSERT_EQ(wick(train(data, out)).code, 0);
+  std::vector<std::string> again = train(data, out);
+  again.push_back("--resume");
+  EXPECT_EQ(wick(again).code, 0);
+  EXPECT_EQ(wick({"generate", "--model", model_, "--adapter-path", out, "-p", "a"}).code, 0);
 }
 
 TEST_F(Wrong, AFileLimitKeepsTheLastCheckpoint) {

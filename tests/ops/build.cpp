@@ -102,11 +102,19 @@ void Builder::build() {
 }
 
 void build(Case& c, uint64_t seed) {
+  build_operands(c, seed);
+  run_forward(c);
+}
+
+void build_operands(Case& c, uint64_t seed) {
   // References into args must stay valid while operands are added.
   c.args.reserve(16);
   Builder(c, seed).build();
+}
+
+void run_forward(Case& c) {
   if (c.bwd_out.empty()) return;
-  // What forward leaves for backward, in the precision it is kept in.
+  // In the precision it is kept in.
   auto made = run_reference(c, Dir::kForward);
   for (size_t i = 0; i < c.fwd_out.size(); ++i) {
     const std::string& name = c.fwd_out[i];

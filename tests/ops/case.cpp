@@ -87,7 +87,36 @@ Role role_of(Op op, const std::string& name) {
   return Role::kActivation;
 }
 
-std::vector<Case> load_cases(const std::string& folder, Op op) {
+namespace {
+
+// About what a case costs on one device: the arithmetic of its directions and its operands'
+// elements.
+double work(const Case& c) {
+  constexpr double kElement = 40;  // in operations: filled, guarded, compared
+  double sum = 0;
+  for (const Arg& arg : c.args) sum += kElement * static_cast<double>(arg.shape.elements());
+  for (Dir dir : {Dir::kForward, Dir::kBackward})
+    if (c.runs(dir)) sum += plan_flops(one_step_plan(c, dir));
+  return sum;
+}
+
+std::vector<Case> take_part(std::vector<Case> cases, Part part) {
+  constexpr double kSmall = 5e6;
+  if (part == Part::kAll) return cases;
+  std::vector<double> works;
+  for (const Case& c : cases) works.push_back(work(c));
+  const double most = std::max(kSmall, *std::min_element(works.begin(), works.end()));
+  std::vector<Case> taken;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const bool small = works[i] <= most || cases[i].flag("grad");
+    if (small == (part == Part::kSmall)) taken.push_back(std::move(cases[i]));
+  }
+  return taken;
+}
+
+}  // namespace
+
+std::vector<Case> load_cases(const std::string& folder, Op op, Part part) {
   std::string path = folder + "/" + op_name(op) + ".cases";
   std::istringstream file(read_file(path));
   std::vector<Case> cases;
@@ -116,13 +145,16 @@ std::vector<Case> load_cases(const std::string& folder, Op op) {
     }
     for (Case& made : of_line) {
       try {
-        build(made, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
+        build_operands(made, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
       } catch (const Error& e) {
         fail(e.code(), path, ":", number, ": ", e.what());
       }
       cases.push_back(std::move(made));
     }
   }
+  if (cases.empty()) fail(ErrorCode::kNotFound, path, " has no case");
+  cases = take_part(std::move(cases), part);
+  for (Case& c : cases) run_forward(c);
   return cases;
 }
 

@@ -69,11 +69,18 @@ struct Case {
 
 Role role_of(Op op, const std::string& name);
 
-// All cases of an op. Throws: kNotFound without a file, kInvalidArgument naming file and line.
-std::vector<Case> load_cases(const std::string& folder, Op op);
+// Which cases of an op: those that take no time on any device, among them the smallest and all with
+// grad=1; the others.
+enum class Part { kAll, kSmall, kLarge };
+
+// Throws: kNotFound without a file or a case in it, kInvalidArgument naming file and line.
+std::vector<Case> load_cases(const std::string& folder, Op op, Part part = Part::kAll);
 
 // Operands, attributes and contents from the keys; `seed` makes the contents.
 void build(Case& c, uint64_t seed);
+// The same without what forward leaves for backward, which is then run_forward's.
+void build_operands(Case& c, uint64_t seed);
+void run_forward(Case& c);
 
 // The value that `x` becomes in a dtype.
 double rounded(double x, DType dtype);

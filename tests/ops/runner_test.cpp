@@ -2,6 +2,8 @@
 // The runner itself: a back end with one wrong kernel must fail, in each way a kernel can be wrong.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "backend/host_program.h"
 #include "base/threads.h"
 #include "ops/modes.h"
@@ -94,6 +96,22 @@ TEST(Runner, SeesEveryKindOfHarm) {
   EXPECT_EQ(failures<before_the_start>(), 1);
   EXPECT_EQ(failures<between_rows>("4"), 1);
   EXPECT_EQ(failures<by_threads>(), 1);
+}
+
+TEST(Runner, EveryCaseIsInOnePart) {
+  for (Op op : {Op::kRope, Op::kGatedAct, Op::kColumnNorm}) {
+    const std::string folder = WICK_SOURCE_DIR "/tests/ops";
+    std::multiset<std::string> all, parts;
+    for (const Case& c : load_cases(folder, op)) all.insert(c.text);
+    const std::vector<Case> small = load_cases(folder, op, Part::kSmall);
+    for (const Case& c : small) parts.insert(c.text);
+    for (const Case& c : load_cases(folder, op, Part::kLarge)) {
+      parts.insert(c.text);
+      EXPECT_FALSE(c.flag("grad")) << c.text;
+    }
+    EXPECT_FALSE(small.empty()) << op_name(op);
+    EXPECT_EQ(parts, all) << op_name(op);
+  }
 }
 
 TEST(Runner, RefusesWhatItDoesNotUnderstand) {

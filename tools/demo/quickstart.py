@@ -53,7 +53,7 @@ def numbers(out, when):
         done, forecast = event(out / "train.jsonl", "done"), event(out / "train.jsonl", "forecast")
         print(f"   {'training':<42}{done['seconds']:.0f} s, {done['tokens'] / done['seconds']:,.0f} tokens/s")
         print(f"   {'peak memory, measured and forecast':<42}"
-              f"{done['peak_bytes'] / 1e6:.1f} MB, {forecast['peak_bytes'] / 1e6:.1f} MB")
+              f"{done['peak_bytes'] / 1e6:.1f} MB, {(forecast['peak_bytes'] + forecast['process_bytes']) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

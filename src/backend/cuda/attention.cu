@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention: which family of kernels makes a step.
+#include <vector>
+
 #include "backend/accepts.h"
 #include "backend/cuda/attention.h"
+#include "backend/cuda/attention_rope.h"
 #include "base/check.h"
 
 namespace wick::cuda {
@@ -63,6 +66,28 @@ constexpr Candidate kTable[] = {
 };
 
 }  // namespace
+
+bool attention_rope_bwd(const StepArgs& attention, const StepArgs& rope) {
+  const AttentionAttr& a = attr<AttentionAttr>(*attention.step);
+  const Operand &table = rope.in[1], &made = rope.out[0];
+  std::vector<Operand> out(attention.out.begin(), attention.out.end());
+  const int64_t width = a.heads * a.head_dim;
+  auto columns = [&](int64_t first, const Operand& like) {
+    Operand part = made;
+    part.data = made.as<Bf16>() + first;
+    part.cols = like.cols;
+    return part;
+  };
+  out[0] = columns(0, out[0]);
+  out[1] = columns(width, out[1]);
+  StepArgs turned = attention;
+  turned.out = out;
+  if (turned.in[1].rows == 0 || made.dtype != DType::kBF16 || !by_mma(turned) || !aligned(turned) ||
+      !attention_bulk_serves(a, queue(turned).arch) || !aligned16(table))
+    return false;
+  return attention_bwd_bulk(turned,
+                            {cuda::rows<const float>(table), rope.in[2].as<const int32_t>()});
+}
 
 Candidates attention_candidates(Arch arch) {
   return arch == Arch::kSm90 ? kTable<Arch::kSm90> : kTable<Arch::kSm80>;

@@ -101,6 +101,12 @@ AttentionBwd<T> attention_bwd_args(const StepArgs& args, const AttentionStats& s
           a.scale};
 }
 
+// The rotation that dq and dk are turned back by as they leave; none where the table is absent.
+struct AttentionTurn {
+  Rows<const float> table;  // cosines of half a head, then sines
+  const int32_t* positions;
+};
+
 void attention_fwd_exact(const StepArgs& args);
 void attention_bwd_exact(const StepArgs& args);  // scratch: AttentionStats::bytes()
 
@@ -116,8 +122,7 @@ bool attention_bwd_mma(const StepArgs& args);
 // function for its maps.
 bool attention_bulk_serves(const AttentionAttr& attr, Arch arch);
 bool attention_fwd_bulk(const StepArgs& args);  // causal_self alone
-bool attention_bwd_bulk(const StepArgs& args);
-
+bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn = {});
 // The keys that row t looks at, of those that exist.
 struct KeyRange {
   int low, high;

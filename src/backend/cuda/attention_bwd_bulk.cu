@@ -76,6 +76,7 @@ struct Group {
   uint32_t p[4][4], ds[4][4], held[2][kHeld ? E / 16 : 1][4];
   float lse[2], delta[2];  // of rows
   int low[2], most_low;
+  int positions[2];  // of fixed rows, where they are turned back
   BulkRing<S::kStages> ring;
 
   __device__ Group(const BwdBulkArgs& args, const BwdWork& work, const BwdLayout<S>& layout, int g)
@@ -83,6 +84,10 @@ struct Group {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     row = thread / 32 * 16 + thread % 32 / 4;
     col = thread % 4 * 2;
+    if (a.turn.table)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        positions[half] = a.turn.positions[min(fixed0 + row + 8 * half, a.tokens - 1)];
     if constexpr (!Keys) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -274,6 +279,30 @@ struct Group {
   }
 };
 
+// Sums of rows `row` and row + 8 turned back: column c of half a head with that of the other half.
+template <int E>
+__device__ __forceinline__ void turn_back(float (&sums)[E / 8][4], const AttentionTurn& turn,
+                                          const int (&positions)[2], int col) {
+  if (!turn.table) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float* angles = turn.table[positions[half]] + col;
+#pragma unroll
+    for (int n = 0; n < E / 16; ++n) {
+      const float2 cosine = *reinterpret_cast<const float2*>(angles + n * 8);
+      const float2 sine = *reinterpret_cast<const float2*>(angles + E / 2 + n * 8);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float &u = sums[n][2 * half + i], &v = sums[n + E / 16][2 * half + i];
+        const float c = i == 0 ? cosine.x : cosine.y, s = i == 0 ? sine.x : sine.y;
+        const float back = u * c + v * s;
+        v = v * c - u * s;
+        u = back;
+      }
+    }
+  }
+}
+
 // A group's 64 rows of sums, `factor` times, as bf16: four lanes turn their words so that each has
 // eight neighbours of a row.
 template <int E>
@@ -311,12 +340,7 @@ __device__ void join(const BwdBulkArgs& a, const BwdWork& w, const float* sums) 
   constexpr int kChunks = S::E / 4;
   const int rank = static_cast<int>(blockIdx.x) % a.cluster;
   const int share = (w.deep ? 64 : kFixedRows) / a.cluster;
-  for (int i = static_cast<int>(threadIdx.x) - 128; i < 2 * share * kChunks;
-       i += 128 * kBulkGroups) {
-    const int which = i / (share * kChunks), r = rank * share + i / kChunks % share;
-    const int col = i % kChunks * 4, key = w.fixed0 + r;
-    const Rows<Bf16> to = which == 0 ? a.dk : a.dv;
-    if (key >= a.tokens || !to) continue;
+  auto total = [&](int which, int r, int col) {
     const float* from = sums + which * (S::kSumBytes / 4) + r * S::kSumLd + col;
     Pack<float, 4> part[kMostBwdCluster][kBulkGroups];
 #pragma unroll
@@ -334,9 +358,36 @@ __device__ void join(const BwdBulkArgs& a, const BwdWork& w, const float* sums) 
         if (b < a.cluster && (g == 0 || w.deep))
 #pragma unroll
           for (int c = 0; c < 4; ++c) sum.at[c] += part[b][g].at[c];
+    return sum;
+  };
+  auto put = [&](const Rows<Bf16>& to, int key, int col, const Pack<float, 4>& x) {
     store(reinterpret_cast<uint32_t*>(to[key] + w.head * S::E + col),
-          Pack<uint32_t, 2>{{pack2(sum.at[0], sum.at[1]), pack2(sum.at[2], sum.at[3])}});
-  }
+          Pack<uint32_t, 2>{{pack2(x.at[0], x.at[1]), pack2(x.at[2], x.at[3])}});
+  };
+  // f(row, key, column) for every fourth of so many columns.
+  auto each = [&](int chunks, auto f) {
+    for (int i = static_cast<int>(threadIdx.x) - 128; i < share * chunks; i += 128 * kBulkGroups) {
+      const int r = rank * share + i / chunks, key = w.fixed0 + r;
+      if (key < a.tokens) f(r, key, i % chunks * 4);
+    }
+  };
+  if (a.dv) each(kChunks, [&](int r, int key, int col) { put(a.dv, key, col, total(1, r, col)); });
+  if (!a.dk) return;
+  if (!a.turn.table)
+    return each(kChunks, [&](int r, int key, int col) { put(a.dk, key, col, total(0, r, col)); });
+  each(kChunks / 2, [&](int r, int key, int col) {
+    const float* angles = a.turn.table[a.turn.positions[key]] + col;
+    const Pack<float, 4> cosine = load<4>(angles), sine = load<4>(angles + S::E / 2);
+    Pack<float, 4> u = total(0, r, col), v = total(0, r, col + S::E / 2);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float back = u.at[c] * cosine.at[c] + v.at[c] * sine.at[c];
+      v.at[c] = v.at[c] * cosine.at[c] - u.at[c] * sine.at[c];
+      u.at[c] = back;
+    }
+    put(a.dk, key, col, u);
+    put(a.dk, key, col + S::E / 2, v);
+  });
 }
 
 template <int E>
@@ -377,12 +428,14 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
   if (!w.keys) {
     Group<S, false> group(a, w, at, g);
     group.run(shared);
+    turn_back<E>(group.sums1, a.turn, group.positions, group.col);
     put<E>(group.sums1, a.scale, a.dq, group.fixed0 + group.row, a.tokens, w.head * E);
     return;
   }
   Group<S, true> group(a, w, at, g);
   group.run(shared);
   if (a.cluster == 1) {
+    turn_back<E>(group.sums1, a.turn, group.positions, group.col);
     if (a.dk) put<E>(group.sums1, a.scale, a.dk, group.fixed0 + group.row, a.tokens, w.head * E);
     if (a.dv) put<E>(group.sums2, 1.0f, a.dv, group.fixed0 + group.row, a.tokens, w.head * E);
     return;
@@ -401,7 +454,7 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
 int cluster_of(int64_t units, int sms) { return units <= sms / 2 ? 4 : units <= 2 * sms ? 2 : 1; }
 
 template <int E>
-bool launch(const StepArgs& args) {
+bool launch(const StepArgs& args, const AttentionTurn& turn) {
   using S = BwdBulkShape<E>;
   const Queue& to = queue(args);
   BwdMaps maps;
@@ -412,6 +465,7 @@ bool launch(const StepArgs& args) {
   const AttentionStats stats = attention_stats(args, kLog2E, args.scratch);
   BwdBulkArgs a{attention_bwd_args<Bf16>(args, stats)};
   a.scale2 = a.scale * kLog2E;
+  a.turn = turn;
   const int64_t tiles = divide_up(a.tokens, kFixedRows);
   const bool keys = args.out[1] || args.out[2];
   a.cluster = keys ? cluster_of(tiles * a.kv_heads, to.sms) : 1;
@@ -433,8 +487,9 @@ bool attention_bulk_serves(const AttentionAttr& attr, Arch arch) {
   return arch == Arch::kSm90 && (attr.head_dim == 64 || attr.head_dim == 128);
 }
 
-bool attention_bwd_bulk(const StepArgs& args) {
-  return attr<AttentionAttr>(*args.step).head_dim == 64 ? launch<64>(args) : launch<128>(args);
+bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn) {
+  return attr<AttentionAttr>(*args.step).head_dim == 64 ? launch<64>(args, turn)
+                                                        : launch<128>(args, turn);
 }
 
 }  // namespace wick::cuda

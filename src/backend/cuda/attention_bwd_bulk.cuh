@@ -14,6 +14,7 @@ struct BwdBulkArgs : AttentionBwd<Bf16> {
   int cluster = 1;    // blocks that share a key block's list
   bool deep = false;  // key blocks of 64, whose lists a block's groups share
   int key_blocks = 0, row_blocks = 0;
+  AttentionTurn turn = {};
 };
 struct BwdMaps {
   CUtensorMap q, dy, k, v;

@@ -129,10 +129,17 @@ class LtBlas final : public Blas {
       set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
       set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(bias.dtype));
     }
-    cublasLtMatrixLayoutOpaque_t la, lb, ly;
+    // In f32 an element's bits do not depend on how many rows are beside its own: the kernel is
+    // what the library proposes for some rows, and sums are not cut.
+    const bool any_rows = a.dtype == DType::kF32 && p.trans != Trans::kTN;
+    const int64_t asked = any_rows ? kAskedRows : n;
+    cublasLtMatrixLayoutOpaque_t la, lb, ly, lb_asked, ly_asked;
     layout(la, b.dtype, first == CUBLAS_OP_T ? k : m, first == CUBLAS_OP_T ? m : k, b.ld);
     layout(lb, a.dtype, second == CUBLAS_OP_T ? n : k, second == CUBLAS_OP_T ? k : n, a.ld);
     layout(ly, y.dtype, m, n, y.ld);
+    layout(lb_asked, a.dtype, second == CUBLAS_OP_T ? asked : k, second == CUBLAS_OP_T ? k : asked,
+           a.ld);
+    layout(ly_asked, y.dtype, m, asked, y.ld);
     const Key key{static_cast<int>(p.trans),
                   a.dtype,
                   y.dtype,
@@ -140,14 +147,14 @@ class LtBlas final : public Blas {
                   bool(bias),
                   workspace == nullptr,
                   m,
-                  n,
+                  asked,
                   k,
                   a.ld,
                   b.ld,
                   y.ld};
     cublasLtMatmulAlgo_t algo;
     const size_t bytes = workspace == nullptr ? 0 : kWorkspace;
-    if (!choose(key, {a, b, y, desc, la, lb, ly, bytes}, algo)) return false;
+    if (!choose(key, {a, b, y, desc, la, lb_asked, ly_asked, bytes}, algo)) return false;
     const float beta = p.accumulate ? 1.0f : 0.0f;
     return api_.matmul(handle_, &desc, &p.alpha, b.data, &la, a.data, &lb, &beta, y.data, &ly,
                        y.data, &ly, &algo, workspace, bytes, queue.stream) == CUBLAS_STATUS_SUCCESS;
@@ -177,21 +184,26 @@ class LtBlas final : public Blas {
       return true;
     }
     const std::string name = key_name(key);
-    const bool listed = table_.find(name, &algo, sizeof algo);
+    const bool exact = call.a.dtype == DType::kF32;
+    const bool listed = !exact && table_.find(name, &algo, sizeof algo);
     if (!listed || !works(call, algo)) {
       cublasLtMatmulPreferenceOpaque_t preference;
       WICK_CHECK(api_.preference_init(&preference, sizeof preference) == CUBLAS_STATUS_SUCCESS);
       api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &call.workspace,
                           sizeof call.workspace);
+      const uint32_t uncut = CUBLASLT_REDUCTION_SCHEME_NONE;
+      if (exact)
+        api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &uncut,
+                            sizeof uncut);
       cublasLtMatmulHeuristicResult_t results[kCandidates];
       int found = 0;
       if (api_.heuristic(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &preference,
-                         table_.usable() ? kCandidates : 1, results,
+                         table_.usable() && !exact ? kCandidates : 1, results,
                          &found) != CUBLAS_STATUS_SUCCESS ||
           found == 0)
         return false;
       algo = results[found > 1 ? fastest(call, {results, static_cast<size_t>(found)}) : 0].algo;
-      table_.add(name, &algo, sizeof algo, listed);
+      if (!exact) table_.add(name, &algo, sizeof algo, listed);
     }
     chosen_.emplace(key, algo);
     return true;
@@ -256,6 +268,7 @@ class LtBlas final : public Blas {
     return best;
   }
 
+  static constexpr int64_t kAskedRows = 512;
   static constexpr int kCandidates = 24, kRounds = 4, kRuns = 4;
 
   Api api_;

@@ -37,6 +37,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   resolve(selection, candidates, std::move(arena), std::move(feeds), {.queue = &queue_});
   joined_ = std::make_unique<Joined>(this->plan(), calls());
   fused_ = std::make_unique<Fused>(this->plan(), calls());
+  reverse_ = std::make_unique<Reverse>(this->plan(), calls());
   size_t total = 0;
   for (ValueId id : this->plan().results) {
     result_list_.push_back({id, total});
@@ -70,6 +71,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
 size_t CudaProgram::enqueue(size_t step) {
   if (size_t made = joined_->enqueue(queue_, step)) return made;
   if (size_t made = fused_->enqueue(queue_, step)) return made;
+  if (size_t made = reverse_->enqueue(queue_, step)) return made;
   const Call& call = calls()[step];
   if (call.args.step->op != Op::kLinear) flush(queue_);
   call.fn(call.args);

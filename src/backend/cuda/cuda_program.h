@@ -7,6 +7,7 @@
 #include "backend/cuda/joined.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/queue.h"
+#include "backend/cuda/reverse.h"
 #include "backend/flat_program.h"
 
 namespace wick::cuda {
@@ -40,6 +41,7 @@ class CudaProgram final : public FlatProgram {
   PinnedMemory feeds_host_;
   std::unique_ptr<Joined> joined_;
   std::unique_ptr<Fused> fused_;
+  std::unique_ptr<Reverse> reverse_;
   std::byte* feeds_device_ = nullptr;
   std::vector<Result> result_list_;
   std::unique_ptr<PinnedMemory> results_;

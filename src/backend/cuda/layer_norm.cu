@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// layer_norm: a team of threads for each row (row_team.cuh); gradients of gains and shifts are sums
-// over rows (columns.cuh).
+// layer_norm: a team of threads for each row (row_team.cuh), which asks for gains before the kernel
+// before is done; gradients of gains and shifts are sums over rows (columns.cuh).
 #include "backend/accepts.h"
 #include "backend/cuda/columns.cuh"
 #include "backend/cuda/row_team.cuh"
@@ -21,13 +21,10 @@ struct Forward {
 };
 
 template <typename T, typename W, typename B, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     layer_norm_fwd_kernel(const __grid_constant__ Forward<T, W, B> p) {
   __shared__ float shared[33];
-  begin_kernel();
   const Team<kWarp, kPacks> team;
-  if (team.row >= p.rows) return;
-  const T* from = p.x[team.row];
   const bool kept = team.tile() >= p.cols;
   Kept<T> x[kPacks];
   Kept<W> w[kPacks];
@@ -36,30 +33,46 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
     load_packs<kAligned>(team, p.w, base, p.cols, w);
     if (p.b != nullptr) load_packs<kAligned>(team, p.b, base, p.cols, b);
   };
-  if (kept) read_gains(0);
-  float total = 0;
-  for (int base = 0; base < p.cols; base += team.tile()) {
-    load_packs<kAligned>(team, from, base, p.cols, x);
+  let_next_start();
+  if (kept) read_gains(0);  // parameters: no kernel of the graph writes them
+  wait_for_previous();
+  if (team.row >= p.rows) return;
+  const T* from = p.x[team.row];
+  // Σ (x - pivot) and Σ (x - pivot)² of the row.
+  struct Sums {
+    float first, second;
+  };
+  auto sums_about = [&](float pivot, bool read) {
+    float first[2] = {}, second[2] = {};
+    for (int base = 0; base < p.cols; base += team.tile()) {
+      if (read || !kept) load_packs<kAligned>(team, from, base, p.cols, x);
 #pragma unroll
-    for (int i = 0; i < kPacks; ++i)
+      for (int i = 0; i < kPacks; ++i) {
+        const int left = p.cols - team.col(base, i);
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) total += x[i][j];
-  }
-  const float mean = team.sum(total, shared) * p.inverse;
-  float squares = 0;
-  for (int base = 0; base < p.cols; base += team.tile()) {
-    if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const int left = p.cols - team.col(base, i);
-#pragma unroll
-      for (int j = 0; j < kWide; ++j) {
-        const float centred = j < left ? x[i][j] - mean : 0.0f;
-        squares = fmaf(centred, centred, squares);
+        for (int j = 0; j < kWide; ++j) {
+          const float d = (kAligned ? 0 : j) < left ? x[i][j] - pivot : 0.0f;
+          first[j % 2] += d;
+          second[j % 2] = fmaf(d, d, second[j % 2]);
+        }
       }
     }
+    return Sums{team.sum(first[0] + first[1], shared), team.sum(second[0] + second[1], shared)};
+  };
+  float mean, variance;
+  if constexpr (sizeof(T) == 2) {
+    // One pass: about any element of the row, what cancels is at most cols times the variance, and
+    // cols roundings of f32 are less than one of a half.
+    const float pivot = to_f32(from[0]);
+    const Sums about = sums_about(pivot, true);
+    const float from_pivot = about.first * p.inverse;
+    mean = pivot + from_pivot;
+    variance = fmaxf(fmaf(about.second, p.inverse, -from_pivot * from_pivot), 0.0f);
+  } else {
+    mean = sums_about(0.0f, true).first * p.inverse;
+    variance = sums_about(mean, false).second * p.inverse;
   }
-  const float rstd = rsqrtf(fmaf(team.sum(squares, shared), p.inverse, p.eps));
+  const float rstd = rsqrtf(variance + p.eps), shift = -mean * rstd;
   if (p.stats && team.rank == 0) {
     p.stats[team.row][0] = mean;
     p.stats[team.row][1] = rstd;
@@ -71,7 +84,8 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
       read_gains(base);
     }
     store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) {
-      return fmaf((x[i][j] - mean) * rstd, w[i][j], b[i][j]);
+      const float normed = sizeof(T) == 2 ? fmaf(x[i][j], rstd, shift) : (x[i][j] - mean) * rstd;
+      return fmaf(normed, w[i][j], b[i][j]);
     });
   }
 }
@@ -90,7 +104,7 @@ struct Backward {
 };
 
 template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     layer_norm_bwd_kernel(const __grid_constant__ Backward<T, W> p) {
   __shared__ float shared[33];
   begin_kernel();
@@ -150,12 +164,12 @@ void layer_norm_fwd(const StepArgs& args) {
                                  .cols = static_cast<int>(x.cols),
                                  .inverse = 1.0f / static_cast<float>(x.cols),
                                  .eps = attr<NormAttr>(*args.step).eps};
-        with_team(aligned, x.rows, x.cols,
-                  [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                    launch(queue(args),
-                           layer_norm_fwd_kernel<T, W, B, is_aligned(), warp(), packs()>, blocks,
-                           threads, 0, p);
-                  });
+        with_team<T>(aligned, x.rows, x.cols,
+                     [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                       auto* kernel = layer_norm_fwd_kernel<T, W, B, is_aligned(), warp(), packs()>;
+                       prefer_shared(kernel);
+                       launch(queue(args), kernel, blocks, threads, 0, p);
+                     });
       });
     });
   });
@@ -197,11 +211,12 @@ void layer_norm_bwd(const StepArgs& args) {
                                .rows = x.rows,
                                .cols = static_cast<int>(x.cols),
                                .inverse = 1.0f / static_cast<float>(x.cols)};
-        with_team(wide_aligned(dy, x, w, dx), x.rows, x.cols,
-                  [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                    launch(queue(args), layer_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>,
-                           blocks, threads, 0, p);
-                  });
+        with_team<T>(wide_aligned(dy, x, w, dx), x.rows, x.cols,
+                     [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                       auto* kernel = layer_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>;
+                       prefer_shared(kernel);
+                       launch(queue(args), kernel, blocks, threads, 0, p);
+                     });
       });
     with_bool(wide_aligned(dy, x), [&](auto aligned) {
       auto sums = [&](auto normed, const Operand& to, int out) {

@@ -5,6 +5,7 @@
 #include "backend/cuda/codes.cuh"
 #include "backend/cuda/matvec.h"
 #include "backend/cuda/skinny.h"
+#include "backend/cuda/token_sums.h"
 
 namespace wick::cuda {
 namespace {
@@ -100,9 +101,15 @@ void weight_gradient(const StepArgs& args) {
   const Operand &dy = args.in[0], &x = args.in[1], &dw = args.out[1], &dbias = args.out[2];
   if (dw && dw.elements() > 0) {
     const Product p = product_of(args, Trans::kTN, 1);
+    // The wide side, and the other one.
+    auto sum = [&](const Operand& a, const Operand& b, bool by_rank) {
+      const TokenSum tall{
+          .a = a, .b = b, .y = dw, .y_by_rank = by_rank, .y_adds = p.accumulate, .alpha = p.alpha};
+      return token_sums(q, {&tall, 1}, args.scratch) ||
+             narrow_product_turned(q, p.alpha, p.accumulate, by_rank, a, b, dw);
+    };
     const bool done =
-        (dw.cols <= kSkinny && narrow_product_turned(q, p.alpha, p.accumulate, false, dy, x, dw)) ||
-        (dw.rows <= kSkinny && narrow_product_turned(q, p.alpha, p.accumulate, true, x, dy, dw));
+        (dw.cols <= kSkinny && sum(dy, x, false)) || (dw.rows <= kSkinny && sum(x, dy, true));
     if (!done) {
       flush(q);
       product(q, p, dy, x, dw, args.scratch);

@@ -43,7 +43,7 @@ struct Forward {
 };
 
 template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     rms_norm_fwd_kernel(const __grid_constant__ Forward<T, W> p) {
   __shared__ float shared[33];
   const Team<kWarp, kPacks> team;
@@ -111,7 +111,7 @@ struct Backward {
 };
 
 template <typename T, typename W, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     rms_norm_bwd_kernel(const __grid_constant__ Backward<T, W> p) {
   __shared__ float shared[33];
   const Team<kWarp, kPacks> team;
@@ -183,12 +183,12 @@ void norm_fwd(const StepArgs& args, const Operand& x, const Operand& b, const Op
                             .cols = static_cast<int>(cols),
                             .inverse = 1.0f / static_cast<float>(cols),
                             .eps = a.eps};
-      with_team(aligned, rows, cols,
-                [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  auto* kernel = rms_norm_fwd_kernel<T, W, is_aligned(), warp(), packs()>;
-                  prefer_shared(kernel);
-                  launch(queue(args), kernel, blocks, threads, 0, p);
-                });
+      with_team<T>(aligned, rows, cols,
+                   [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                     auto* kernel = rms_norm_fwd_kernel<T, W, is_aligned(), warp(), packs()>;
+                     prefer_shared(kernel);
+                     launch(queue(args), kernel, blocks, threads, 0, p);
+                   });
     });
   });
 }
@@ -210,12 +210,12 @@ void norm_bwd(const StepArgs& args, const Operand& dy, const Operand& x, const O
                              .rows = rows,
                              .cols = static_cast<int>(cols),
                              .inverse = 1.0f / static_cast<float>(cols)};
-      with_team(aligned, rows, cols,
-                [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                  auto* kernel = rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>;
-                  prefer_shared(kernel);
-                  launch(queue(args), kernel, blocks, threads, 0, p);
-                });
+      with_team<T>(aligned, rows, cols,
+                   [&](auto is_aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                     auto* kernel = rms_norm_bwd_kernel<T, W, is_aligned(), warp(), packs()>;
+                     prefer_shared(kernel);
+                     launch(queue(args), kernel, blocks, threads, 0, p);
+                   });
     });
   });
 }

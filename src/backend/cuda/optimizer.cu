@@ -10,26 +10,45 @@ namespace wick::cuda {
 namespace {
 
 constexpr int kThreads = 256, kEach = 4;  // elements of a thread at once: 16 bytes
-constexpr int64_t kMostParts = 1024;
+constexpr int kMostParts = 1024;
 
-// How many blocks share the sum of squares; depends on the number of elements alone.
-int64_t norm_parts(int64_t count) {
-  return std::clamp<int64_t>(divide_up(count, kThreads * kEach), 1, kMostParts);
+// How many blocks share the sum of squares of a group; depends on its size alone, so that a run has
+// the same norm whether other sets are beside it or not.
+__host__ __device__ inline int64_t norm_parts(int64_t count) {
+  const int64_t parts = (count + kThreads * kEach - 1) / (kThreads * kEach);
+  return parts < 1 ? 1 : parts > kMostParts ? kMostParts : parts;
+}
+int64_t norm_parts(const ParamGroup* groups, int64_t count) {
+  int64_t parts = 0;
+  for (int64_t i = 0; i < count; ++i) parts += norm_parts(groups[i].end - groups[i].begin);
+  return parts;
 }
 
 __device__ inline bool starts_aligned(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
+// parts[i] belongs to set sets[i].
 __global__ void __launch_bounds__(kThreads)
-    grad_norm_parts_kernel(const float* g, int64_t count, double* parts) {
+    grad_norm_parts_kernel(const float* all, const __grid_constant__ Groups groups, double* parts,
+                           int32_t* sets) {
   __shared__ float shared[33];
+  begin_kernel();
+  int at = 0;
+  int64_t block = blockIdx.x, sharers = 0;
+  for (;; ++at) {
+    sharers = norm_parts(groups.at[at].end - groups.at[at].begin);
+    if (block < sharers) break;
+    block -= sharers;
+  }
+  const ParamGroup& group = groups.at[at];
+  const float* g = all + group.begin;
+  const int64_t count = group.end - group.begin;
   const bool aligned = starts_aligned(g);
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kEach;
+  const int64_t step = sharers * kThreads * kEach;
   float sum[kEach] = {};
 #pragma unroll 2
-  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach; i < count;
-       i += step) {
+  for (int64_t i = (block * kThreads + threadIdx.x) * kEach; i < count; i += step) {
     if (aligned && i + kEach <= count) {
       const Pack<float, kEach> v = load<kEach>(g + i);
 #pragma unroll
@@ -41,80 +60,55 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const float total = block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]), shared);
-  if (threadIdx.x == 0) parts[blockIdx.x] = total;
+  if (threadIdx.x > 0) return;
+  parts[blockIdx.x] = total;
+  sets[blockIdx.x] = group.set;
 }
 
+// One block per set.
 __global__ void __launch_bounds__(kMostParts)
-    grad_norm_kernel(const double* parts, int count, float* y) {
+    grad_norm_kernel(const double* parts, const int32_t* sets, int64_t count, float* y) {
   __shared__ double shared[kMostParts / 32];
+  begin_kernel();
   const int me = threadIdx.x;
-  double sum = me < count ? parts[me] : 0.0;
+  double sum = 0;
+  for (int64_t i = me; i < count; i += kMostParts)
+    if (sets[i] == static_cast<int32_t>(blockIdx.x)) sum += parts[i];
   for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
   if (me % 32 == 0) shared[me / 32] = sum;
   __syncthreads();
   if (me >= 32) return;
   sum = shared[me];
   for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-  if (me == 0) *y = static_cast<float>(sqrt(sum));
+  if (me == 0) y[blockIdx.x] = static_cast<float>(sqrt(sum));
 }
 
-// Several sets: blockIdx.y is a group, gridDim.x blocks share it. parts[i] belongs to set sets[i].
-__global__ void __launch_bounds__(kThreads)
-    grad_norm_group_kernel(const float* g, const __grid_constant__ Groups groups, double* parts,
-                           int32_t* sets) {
-  __shared__ float shared[33];
-  const ParamGroup& group = groups.at[blockIdx.y];
-  float sum = 0;
-  for (int64_t i = group.begin + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-       i < group.end; i += static_cast<int64_t>(gridDim.x) * kThreads)
-    sum = fmaf(g[i], g[i], sum);
-  sum = block_sum(sum, shared);
-  if (threadIdx.x != 0) return;
-  const int at = blockIdx.y * gridDim.x + blockIdx.x;
-  parts[at] = sum;
-  sets[at] = group.set;
+// Without groups there is one.
+std::vector<ParamGroup> groups_of(const StepArgs& args) {
+  std::vector<ParamGroup> groups = attr<ParamGroups>(*args.step).groups;
+  if (groups.empty()) groups.push_back({.end = args.in[0].elements()});
+  return groups;
 }
-
-// One block per set.
-__global__ void __launch_bounds__(kThreads)
-    grad_norm_sets_kernel(const double* parts, const int32_t* sets, int count, float* y) {
-  __shared__ double shared[kThreads];
-  double sum = 0;
-  for (int i = threadIdx.x; i < count; i += kThreads)
-    if (sets[i] == static_cast<int32_t>(blockIdx.x)) sum += parts[i];
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kThreads; ++i) sum += shared[i];
-  y[blockIdx.x] = static_cast<float>(sqrt(sum));
-}
-
-constexpr int kSharers = 8;  // blocks of a group
 
 void grad_norm_fwd(const StepArgs& args) {
-  const int64_t count = args.in[0].elements(), parts = norm_parts(count);
+  const std::vector<ParamGroup> all = groups_of(args);
+  const int64_t parts = norm_parts(all.data(), static_cast<int64_t>(all.size()));
   auto* sums = static_cast<double*>(args.scratch);
-  cudaStream_t stream = queue(args).stream;
-  const auto* g = args.in[0].as<const float>();
-  auto* y = args.out[0].as<float>();
-  const ParamGroups& all = attr<ParamGroups>(*args.step);
-  if (all.sets == 1) {
-    grad_norm_parts_kernel<<<static_cast<unsigned>(parts), kThreads, 0, stream>>>(g, count, sums);
-    grad_norm_kernel<<<1, kMostParts, 0, stream>>>(sums, static_cast<int>(parts), y);
-    return;
-  }
-  auto* sets = reinterpret_cast<int32_t*>(sums + all.groups.size() * kSharers);
-  each_part(all.groups, [&](const Groups& groups, size_t first) {
-    grad_norm_group_kernel<<<dim3(kSharers, groups.count), kThreads, 0, stream>>>(
-        g, groups, sums + first * kSharers, sets + first * kSharers);
+  auto* sets = reinterpret_cast<int32_t*>(sums + parts);
+  int64_t done = 0;
+  each_part(all, [&](const Groups& groups, size_t) {
+    const int64_t own = norm_parts(groups.at, groups.count);
+    launch(queue(args), grad_norm_parts_kernel, static_cast<unsigned>(own), kThreads, 0,
+           args.in[0].as<const float>(), groups, sums + done, sets + done);
+    done += own;
   });
-  grad_norm_sets_kernel<<<static_cast<unsigned>(all.sets), kThreads, 0, stream>>>(
-      sums, sets, static_cast<int>(all.groups.size() * kSharers), y);
+  launch(queue(args), grad_norm_kernel, static_cast<unsigned>(attr<ParamGroups>(*args.step).sets),
+         kMostParts, 0, sums, sets, parts, args.out[0].as<float>());
 }
 size_t grad_norm_scratch(const StepArgs& args, int) {
-  const ParamGroups& all = attr<ParamGroups>(*args.step);
-  if (all.sets > 1) return all.groups.size() * kSharers * (sizeof(double) + sizeof(int32_t));
-  return static_cast<size_t>(norm_parts(args.in[0].elements())) * sizeof(double);
+  const std::vector<ParamGroup> groups = groups_of(args);
+  return static_cast<size_t>(norm_parts(groups.data(), static_cast<int64_t>(groups.size()))) *
+         (sizeof(double) + sizeof(int32_t));
 }
 
 // params, up to two moments, and the gradients, at which each rule looks element by element.
@@ -158,6 +152,7 @@ struct LionRule {
 template <typename Rule>
 __global__ void __launch_bounds__(kThreads)
     each_param_kernel(const Arrays a, const __grid_constant__ Groups groups) {
+  begin_kernel();
   const int64_t begin = groups.at[0].begin, end = groups.at[groups.count - 1].end;
   const int64_t i =
       (begin / kEach + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach;
@@ -228,8 +223,8 @@ void each_param_fwd(const StepArgs& args) {
   each_part(attr<ParamGroups>(*args.step).groups, [&](const Groups& groups, size_t) {
     const int64_t begin = groups.at[0].begin / kEach * kEach, end = groups.at[groups.count - 1].end;
     if (end <= begin) return;
-    each_param_kernel<Rule><<<static_cast<unsigned>(divide_up(end - begin, kThreads * kEach)),
-                              kThreads, 0, queue(args).stream>>>(a, groups);
+    launch(queue(args), each_param_kernel<Rule>,
+           static_cast<unsigned>(divide_up(end - begin, kThreads * kEach)), kThreads, 0, a, groups);
   });
 }
 

@@ -10,17 +10,18 @@
 
 namespace wick::cuda {
 
-constexpr int kRowsPerBlock = 4;        // a warp each
+// Of a block whose warps have a row each. Kernels of up to kFewBlocks leave multiprocessors free,
+// where the next one's blocks start early; beyond that, and for rows that are few, small blocks.
+constexpr int kLeastRows = 4, kMostRows = 16, kFewBlocks = 64;
 constexpr int kMostBlockThreads = 512;  // of a block that owns a row
 
 // The threads that own one row, and the columns that each of them has in its registers at once.
 template <bool kWarp, int kPacks>
 struct Team {
-  static constexpr int kMostThreads = kWarp ? 32 * kRowsPerBlock : kMostBlockThreads;
   int64_t row;
   int rank, step;
   __device__ Team()
-      : row(kWarp ? static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32
+      : row(kWarp ? static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32
                   : blockIdx.x),
         rank(kWarp ? threadIdx.x % 32 : threadIdx.x),
         step((kWarp ? 32 : static_cast<int>(blockDim.x)) * kWide) {}
@@ -40,6 +41,11 @@ struct Team {
       return block_max(x, shared);
   }
 };
+
+// Floats fill the registers of few rows.
+template <typename T, bool kWarp>
+constexpr int kTeamThreads = kWarp ? 32 * (sizeof(T) == 2 ? kMostRows : kLeastRows)
+                                   : kMostBlockThreads;
 
 // Eight elements as they lie in memory: each is widened where it is used. Kept one by one, halves
 // take a register each, and fewer rows are under way at once.
@@ -118,18 +124,21 @@ __device__ inline void store_packs(const Team<kWarp, kPacks>& team, T* to, int b
 constexpr int kWarpPacks = 4, kBlockPacks = 2;
 constexpr int64_t kWarpColumns = 32 * kWide * kWarpPacks;
 
-// f(aligned, warp, packs, blocks, threads): how rows of a width are shared out. Rows that start
-// anywhere are left to warps that read them twice.
-template <typename F>
+// f(aligned, warp, packs, blocks, threads): how rows of T are shared out. Rows that start anywhere
+// are left to warps that read them twice.
+template <typename T, typename F>
 void with_team(bool aligned, int64_t rows, int64_t cols, F&& f) {
   if (rows == 0 || cols == 0) return;
-  const auto warps = static_cast<unsigned>(divide_up(rows, kRowsPerBlock));
+  const bool large = sizeof(T) == 2 && rows > kMostRows * kFewBlocks / 2 &&
+                     rows <= int64_t{kMostRows} * kFewBlocks;
+  const int each = large ? kMostRows : kLeastRows;
+  const auto blocks = static_cast<unsigned>(divide_up(rows, each));
   if (!aligned)
-    return f(std::false_type{}, std::true_type{}, std::integral_constant<int, 1>{}, warps,
-             32 * kRowsPerBlock);
+    return f(std::false_type{}, std::true_type{}, std::integral_constant<int, 1>{}, blocks,
+             32 * each);
   if (cols <= kWarpColumns)
-    return f(std::true_type{}, std::true_type{}, std::integral_constant<int, kWarpPacks>{}, warps,
-             32 * kRowsPerBlock);
+    return f(std::true_type{}, std::true_type{}, std::integral_constant<int, kWarpPacks>{}, blocks,
+             32 * each);
   const int64_t wanted = divide_up(divide_up(cols, kWide * kBlockPacks), 32) * 32;
   f(std::true_type{}, std::false_type{}, std::integral_constant<int, kBlockPacks>{},
     static_cast<unsigned>(rows),

@@ -6,10 +6,18 @@
 namespace wick::cuda {
 namespace {
 
-// Where the result is rounded to a half, the fast exponential is exact enough.
+// exp(x - top). Where the result is rounded to a half, a power of 2 of the processor is exact
+// enough.
 template <typename T>
-__device__ inline float exponential(float x) {
-  return sizeof(T) == 4 ? expf(x) : __expf(x);
+__device__ inline float exponential(float x, float top) {
+  if constexpr (sizeof(T) == 4) {
+    return expf(x - top);
+  } else {
+    constexpr float kLog2E = 1.44269504f;
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(x, kLog2E, -top * kLog2E)));
+    return y;
+  }
 }
 
 template <typename T>
@@ -21,7 +29,7 @@ struct Forward {
 };
 
 template <typename T, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     softmax_fwd_kernel(const __grid_constant__ Forward<T> p) {
   __shared__ float shared[33];
   begin_kernel();
@@ -29,32 +37,69 @@ __global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
   if (team.row >= p.rows) return;
   const T* from = p.x[team.row];
   const bool kept = team.tile() >= p.cols;
-  Kept<T> x[kPacks];
+  float x[kPacks][kWide];
+  // Beyond the row's end: nothing that counts. No branches, so that exponentials overlap.
+  auto read = [&](int base) {
+    Kept<T> as_stored[kPacks];
+    load_packs<kAligned>(team, from, base, p.cols, as_stored);
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int left = p.cols - team.col(base, i);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j)
+        x[i][j] = (kAligned ? 0 : j) < left ? as_stored[i][j] : -INFINITY;
+    }
+  };
+  auto exponentials = [&](float top) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) x[i][j] = exponential<T>(x[i][j], top);
+      sum +=
+          ((x[i][0] + x[i][1]) + (x[i][2] + x[i][3])) + ((x[i][4] + x[i][5]) + (x[i][6] + x[i][7]));
+    }
+    return sum;
+  };
+  T* to = p.y[team.row];
+  if constexpr (kWarp && sizeof(T) == 2) {
+    if (kept) {
+      // Under the lane's own maximum, so that exponentials do not wait for the row's.
+      read(0);
+      float mine = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) mine = fmaxf(mine, x[i][j]);
+      const bool none = mine == -INFINITY;
+      const float top = warp_max(mine), own = exponentials(none ? 0.0f : mine);
+      const float shrink = none ? 0.0f : exponential<T>(mine, top);
+      const float scale = shrink / warp_sum(own * shrink);
+      store_packs<kAligned>(team, to, 0, p.cols, [&](int i, int j) { return x[i][j] * scale; });
+      return;
+    }
+  }
   float top = -INFINITY;
   for (int base = 0; base < p.cols; base += team.tile()) {
-    load_packs<kAligned>(team, from, base, p.cols, x);
+    read(base);
 #pragma unroll
     for (int i = 0; i < kPacks; ++i)
 #pragma unroll
-      for (int j = 0; j < kWide; ++j)
-        if (team.col(base, i) + j < p.cols) top = fmaxf(top, x[i][j]);
+      for (int j = 0; j < kWide; ++j) top = fmaxf(top, x[i][j]);
   }
   top = team.most(top, shared);
   float sum = 0;
   for (int base = 0; base < p.cols; base += team.tile()) {
-    if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i)
-#pragma unroll
-      for (int j = 0; j < kWide; ++j)
-        if (team.col(base, i) + j < p.cols) sum += exponential<T>(x[i][j] - top);
+    if (!kept) read(base);
+    sum += exponentials(top);
   }
   const float scale = 1.0f / team.sum(sum, shared);
-  T* to = p.y[team.row];
   for (int base = 0; base < p.cols; base += team.tile()) {
-    if (!kept) load_packs<kAligned>(team, from, base, p.cols, x);
-    store_packs<kAligned>(team, to, base, p.cols,
-                          [&](int i, int j) { return exponential<T>(x[i][j] - top) * scale; });
+    if (!kept) {
+      read(base);
+      exponentials(top);
+    }
+    store_packs<kAligned>(team, to, base, p.cols, [&](int i, int j) { return x[i][j] * scale; });
   }
 }
 
@@ -69,7 +114,7 @@ struct Backward {
 };
 
 template <typename T, bool kAligned, bool kWarp, int kPacks>
-__global__ void __launch_bounds__(Team<kWarp, kPacks>::kMostThreads)
+__global__ void __launch_bounds__(kTeamThreads<T, kWarp>)
     softmax_bwd_kernel(const __grid_constant__ Backward<T> p) {
   __shared__ float shared[33];
   begin_kernel();
@@ -105,11 +150,12 @@ void softmax_fwd(const StepArgs& args) {
   with_activation(x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Forward<T> p{cuda::rows<const T>(x), cuda::rows<T>(y), x.rows, static_cast<int>(x.cols)};
-    with_team(wide_aligned(x, y), x.rows, x.cols,
-              [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                launch(queue(args), softmax_fwd_kernel<T, aligned(), warp(), packs()>, blocks,
-                       threads, 0, p);
-              });
+    with_team<T>(wide_aligned(x, y), x.rows, x.cols,
+                 [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                   auto* kernel = softmax_fwd_kernel<T, aligned(), warp(), packs()>;
+                   prefer_shared(kernel);
+                   launch(queue(args), kernel, blocks, threads, 0, p);
+                 });
   });
 }
 
@@ -124,11 +170,12 @@ void softmax_bwd(const StepArgs& args) {
                         args.accumulates(0),
                         y.rows,
                         static_cast<int>(y.cols)};
-    with_team(wide_aligned(dy, y, dx), y.rows, y.cols,
-              [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                launch(queue(args), softmax_bwd_kernel<T, aligned(), warp(), packs()>, blocks,
-                       threads, 0, p);
-              });
+    with_team<T>(wide_aligned(dy, y, dx), y.rows, y.cols,
+                 [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
+                   auto* kernel = softmax_bwd_kernel<T, aligned(), warp(), packs()>;
+                   prefer_shared(kernel);
+                   launch(queue(args), kernel, blocks, threads, 0, p);
+                 });
   });
 }
 

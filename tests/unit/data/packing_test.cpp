@@ -289,6 +289,19 @@ TEST(Limits, HoldEveryRow) {
   }
 }
 
+TEST(Limits, ARunThatEndsBeforeTheLongestRowNeedsNoRoomForIt) {
+  const ExampleSet rows = rows_of_sizes({16, 32, 48, 16, 32, 480});
+  const Order whole(rows, 1, 0, false), two(rows, 1, 0, false, 2), long_run(rows, 1, 0, false, 20);
+  EXPECT_EQ(whole.first_updates(), 6);
+  EXPECT_EQ(two.first_updates(), 2);
+  EXPECT_EQ(long_run.first_updates(), 6);
+  EXPECT_EQ(smallest_limits(rows, two).tokens, 32);
+  EXPECT_EQ(choose_limits(rows, two, 2048).tokens, 32);
+  EXPECT_EQ(smallest_limits(rows, long_run), smallest_limits(rows));
+  EXPECT_EQ(choose_limits(rows, long_run, 2048), choose_limits(rows, whole, 2048));
+  EXPECT_EQ(count_slots(rows, two, {32, 32}, {}, true).useful, 48);
+}
+
 TEST(Limits, WholeUpdatesGoInOnePackWhereTheyMay) {
   // Four rows of 32 make one pack of 128 rather than four of 32, unless that is too many.
   ExampleSet dataset = rows_of_sizes(std::vector<size_t>(16, 32));

@@ -130,7 +130,7 @@ TEST(Json, GettersCheckKindAndRange) {
 }
 
 TEST(Json, DumpRefusesBrokenText) {
-  EXPECT_THROW(dump_json(Json("\xFF")), Error);
+  EXPECT_EQ(dump_json(Json("a\xFF")), "\"a\xEF\xBF\xBD\"");
   EXPECT_EQ(dump_json(Json(std::nan(""))), "null");
 }
 

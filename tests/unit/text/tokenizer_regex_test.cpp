@@ -47,8 +47,18 @@ TEST(Regex, Properties) {
   EXPECT_EQ(found("\\p{Letter}+"), (Strings{"a", "b", "aaab", "f\u00fc\u6f22", "\u00df", "x"}));
   EXPECT_EQ(found("\\p{Han}"), Strings{"\u6f22"});
   EXPECT_EQ(found("\\p{^L}{3,}"), Strings{"\u180e\u200d\u0301\u24b6"});
-  EXPECT_EQ(found("\\P{Alpha}+"), (Strings{"\n", " ", "1", " ", "\u180e\u200d"}));
+  EXPECT_EQ(found("\\P{Alpha}+"), (Strings{"\n", " ", "1", " ", "\u180e\u200d\u0301"}));
   EXPECT_EQ(found("[[:digit:]\\p{Han}]"), (Strings{"1", "\u6f22"}));
+  // A script is not its extensions: marks and signs that several share are in none.
+  EXPECT_EQ(found("\\p{Han}+", "\u3001\u6f22\u3005\u3002\u300c"), (Strings{"\u6f22\u3005"}));
+  EXPECT_EQ(found("[^\\p{Hani}]+", "\u6f22\u3002\u300c"), (Strings{"\u3002\u300c"}));
+  EXPECT_EQ(found("\\p{Emoji}", "a\U0001f600"), (Strings{"\U0001f600"}));
+  EXPECT_EQ(found("\\p{Alpha}+", "a\u0301\u0345b"), (Strings{"a", "\u0345b"}));
+  // Fractions and raised digits of Latin-1 are words, but not in sets.
+  EXPECT_EQ(found("\\w+", "a\u00bd b\u00b2"), (Strings{"a\u00bd", "b\u00b2"}));
+  EXPECT_EQ(found("[\\w]+", "a\u00bd b\u00b2"), (Strings{"a", "b"}));
+  EXPECT_EQ(found("\\W", "a\u00bd b\u00b2"), (Strings{" "}));
+  EXPECT_EQ(found("a\\b", "a\u00bd a"), (Strings{"a"}));
 }
 
 TEST(Regex, SetsInSets) {

@@ -121,6 +121,24 @@ TEST(TypicalPacks, AreSpreadOverAllAndTheMiddleComesFirst) {
   EXPECT_EQ(typical_packs({all[0]}, 3).size(), 1U);
 }
 
+TEST(Spread, IsThatOfStretchesAndNotOfSingleTries) {
+  // One try in four is late: every stretch has its share of those.
+  std::vector<double> jitter;
+  for (int i = 0; i < 64; ++i) jitter.push_back(i % 4 == 0 ? 0.2 : 0.1);
+  const Spread even = spread_of(jitter, 1.0);
+  EXPECT_NEAR(even.low, 1, 0.1);
+  EXPECT_NEAR(even.high, 1, 0.1);
+  // The processor is held back by half in the second half.
+  std::vector<double> moods(10, 0.1);
+  moods.insert(moods.end(), 10, 0.2);
+  const Spread moved = spread_of(moods, 0.3);
+  EXPECT_NEAR(moved.low, 0.1 / 0.15, 1e-9);
+  EXPECT_NEAR(moved.high, 0.2 / 0.15, 1e-9);
+  // One stretch has no range.
+  EXPECT_EQ(spread_of(moods, 100).high, 1);
+  EXPECT_EQ(spread_of({}, 1).low, 1);
+}
+
 TEST(TimeLeft, BeginsWithTheForecastAndEndsWithWhatIsMeasured) {
   TimeLeft left({.update = 2, .eval = 4, .save = 1});
   EXPECT_DOUBLE_EQ(left.seconds(0, 10, 2, 1), 20 + 8 + 1);

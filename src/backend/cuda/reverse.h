@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which neighbouring steps of a reverse pass are made together (sm_90):
+//
+//   linear · linear …    adapters of one product: dh and dB of all of them in one reading of dy
+//   attention · rope     dq and dk are turned back as they leave
+#pragma once
+
+#include "backend/cuda/queue.h"
+#include "backend/flat_program.h"
+
+namespace wick::cuda {
+
+class Reverse {
+ public:
+  // Keeps both; `calls` are the plan's steps.
+  Reverse(const Plan& plan, std::span<const FlatProgram::Call> calls)
+      : plan_(plan), calls_(calls) {}
+  // Enqueues the steps from `first` on that are made together and says how many; 0: none.
+  size_t enqueue(const Queue& queue, size_t first) const;
+
+ private:
+  const StepArgs& args(size_t step) const { return calls_[step].args; }
+  bool is(size_t step, Op op) const;
+  bool is_adapter(size_t step) const;
+  size_t enqueue_sums(const Queue& queue, size_t first) const;
+  size_t enqueue_attention(const Queue& queue, size_t first) const;
+
+  const Plan& plan_;
+  std::span<const FlatProgram::Call> calls_;
+};
+
+}  // namespace wick::cuda

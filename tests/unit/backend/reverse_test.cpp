@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of a reverse pass that a device may make in one kernel, against the same steps on the code
+// path of every card, which makes them one by one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/backend.h"
+#include "base/half.h"
+#include "base/rng.h"
+#include "plan/recorder.h"
+
+namespace wick {
+namespace {
+
+using Values = std::vector<std::pair<ValueId, std::vector<float>>>;
+
+struct Reversed {
+  Plan plan;
+  Values feeds, states;                                        // bf16 and f32; f32
+  std::vector<std::pair<ValueId, std::vector<int32_t>>> ints;  // feeds
+};
+
+std::vector<float> random(int64_t count, uint64_t seed, float scale) {
+  Rng rng(seed);
+  std::vector<float> made;
+  for (int64_t i = 0; i < count; ++i) made.push_back(to_float(to_bf16(scale * rng.normal())));
+  return made;
+}
+
+std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, const Reversed& r) {
+  Bindings bindings(r.plan.values.size());
+  for (const auto& [id, data] : r.states) {
+    BufferPtr buffer = backend->allocate(DType::kF32, static_cast<int64_t>(data.size()));
+    backend->upload(*buffer, DType::kF32, 0, static_cast<int64_t>(data.size()), data.data());
+    bindings[static_cast<size_t>(id)] = buffer;
+  }
+  const std::unique_ptr<Program> program = backend->compile(r.plan, bindings, nullptr);
+  for (const auto& [id, data] : r.feeds) {
+    std::vector<bf16> halves;
+    for (float v : data) halves.push_back(to_bf16(v));
+    if (r.plan.value(id).dtype == DType::kBF16)
+      program->feed(id, halves.data(), 2 * halves.size());
+    else
+      program->feed(id, data.data(), 4 * data.size());
+  }
+  for (const auto& [id, data] : r.ints) program->feed(id, data.data(), 4 * data.size());
+  program->run();
+  program->wait();
+  std::vector<std::vector<float>> made;
+  for (ValueId id : r.plan.results) {
+    const auto count = static_cast<size_t>(r.plan.value(id).shape.elements());
+    std::vector<float> floats(count);
+    std::vector<bf16> halves(count);
+    if (r.plan.value(id).dtype == DType::kF32) {
+      program->read(id, floats.data(), 4 * count);
+    } else {
+      program->read(id, halves.data(), 2 * count);
+      for (size_t i = 0; i < count; ++i) floats[i] = to_float(halves[i]);
+    }
+    made.push_back(std::move(floats));
+  }
+  return made;
+}
+
+class Reverse : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<std::string> names = backend_names();
+    if (std::find(names.begin(), names.end(), "cuda") == names.end()) GTEST_SKIP() << "no CUDA";
+    best_ = open_backend({.device = "cuda"});
+    plain_ = open_backend({.device = "cuda", .cuda_arch = "sm_80"});
+  }
+  void expect_same(const Reversed& r) const {
+    const auto got = run(best_, r), again = run(best_, r), want = run(plain_, r);
+    for (size_t v = 0; v < want.size(); ++v) {
+      double most = 0, worst = 0;
+      for (size_t i = 0; i < want[v].size(); ++i) {
+        most = std::max(most, std::abs(double{want[v][i]}));
+        const double off = std::abs(double{got[v][i]} - want[v][i]);
+        worst = std::isnan(off) ? INFINITY : std::max(worst, off);
+      }
+      EXPECT_GT(most, 0) << "result " << v;
+      EXPECT_LE(worst, 0.01 * most) << "result " << v;
+      EXPECT_TRUE(got[v] == again[v]) << "result " << v << " has other bits in another run";
+    }
+  }
+
+ private:
+  std::unique_ptr<Backend> best_, plain_;
+};
+
+struct Part {
+  int64_t first, cols, rank;
+};
+
+// dh = s dy B and dB = s dyᵀ h of adapters side by side; then dA = dhᵀ x and dx = dh A.
+Reversed adapters(int64_t rows, int64_t depth, int64_t cols, const std::vector<Part>& parts) {
+  Reversed made;
+  int64_t ranks = 0, count = 0;
+  for (const Part& p : parts) {
+    ranks += p.rank;
+    count += p.cols * p.rank;
+  }
+  Recorder r(made.plan, true, DType::kBF16);
+  const ValueId dy = r.feed("dy", {rows, cols}, DType::kBF16);
+  const ValueId x = r.feed("x", {rows, depth}, DType::kBF16);
+  const ValueId h = r.feed("h", {rows, ranks}, DType::kBF16);
+  const ValueId params = r.state("params", {ranks * depth + count}, DType::kF32);
+  const ValueId grads = r.temp("grads", {ranks * depth + count}, DType::kF32);
+  const ValueId dh = r.temp("dh", {rows, ranks}, DType::kBF16);
+  const ValueId dx = r.temp("dx", {rows, depth}, DType::kBF16);
+  int64_t rank = 0, at = ranks * depth;
+  for (const Part& p : parts) {
+    const Shape shape{p.cols, p.rank};
+    r.append({Op::kLinear,
+              Dir::kBackward,
+              {r.cols(dy, p.first, p.first + p.cols), r.cols(h, rank, rank + p.rank),
+               r.flat(params, at, shape, "b")},
+              {{r.cols(dh, rank, rank + p.rank)}, {r.flat(grads, at, shape, "db")}, {}},
+              LinearAttr{1.5f}});
+    rank += p.rank;
+    at += p.cols * p.rank;
+  }
+  const Shape shape{ranks, depth};
+  r.append({Op::kLinear,
+            Dir::kBackward,
+            {dh, x, r.flat(params, 0, shape, "a")},
+            {{dx}, {r.flat(grads, 0, shape, "da")}, {}},
+            LinearAttr{}});
+  made.plan.results = {dh, grads, dx};
+  made.feeds = {{dy, random(rows * cols, 1, 1.0f)},
+                {x, random(rows * depth, 2, 1.0f)},
+                {h, random(rows * ranks, 3, 1.0f)}};
+  made.states = {{params, random(ranks * depth + count, 4, 0.1f)}};
+  return made;
+}
+
+TEST_F(Reverse, AdaptersOfOneProductAreTheSteps) {
+  expect_same(adapters(2100, 136, 136, {{0, 136, 8}}));
+  expect_same(adapters(2048, 136, 640, {{0, 400, 16}, {512, 128, 16}}));
+  expect_same(adapters(2051, 264, 1032, {{0, 520, 8}, {520, 512, 8}}));
+  expect_same(adapters(520, 264, 4112, {{0, 2056, 8}, {2056, 2056, 8}}));
+  expect_same(adapters(2304, 200, 768, {{0, 512, 16}, {512, 128, 16}, {640, 128, 16}}));
+  expect_same(adapters(2100, 520, 1000, {{8, 400, 32}, {408, 592, 24}}));
+  expect_same(adapters(2100, 264, 520, {{0, 520, 64}}));
+  expect_same(adapters(2100, 136, 520, {{0, 520, 4}}));
+  expect_same(adapters(9000, 136, 800, {{0, 400, 16}, {400, 400, 16}}));
+}
+
+Reversed attention_and_rope(int64_t tokens, const AttentionAttr& a, int64_t segment) {
+  Reversed made;
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  Recorder r(made.plan, true, DType::kBF16);
+  const ValueId qkv = r.feed("qkv", {tokens, q + 2 * kv}, DType::kBF16);
+  const ValueId dy = r.feed("dy", {tokens, q}, DType::kBF16);
+  const ValueId table = r.feed("table", {tokens, a.head_dim}, DType::kF32);
+  const ValueId positions = r.feed("positions", {tokens}, DType::kI32);
+  const ValueId begin = r.feed("begin", {tokens}, DType::kI32);
+  const ValueId end = r.feed("end", {tokens}, DType::kI32);
+  const ValueId turned = r.rope(r.cols(qkv, 0, q + kv), table, positions, a.head_dim);
+  const ValueId y = r.attention(r.cols(turned, 0, q), r.cols(turned, q, q + kv),
+                                r.cols(qkv, q + kv, q + 2 * kv), begin, end, a);
+  const Step forward = made.plan.steps.back();
+  const ValueId d = r.temp("d", {tokens, q + 2 * kv}, DType::kBF16);
+  const ValueId dturned = r.temp("dturned", {tokens, q + kv}, DType::kBF16);
+  r.append(
+      {Op::kAttention,
+       Dir::kBackward,
+       {dy, forward.inputs[0], forward.inputs[1], forward.inputs[2], y, forward.outputs[1].value,
+        begin, end},
+       {{r.cols(dturned, 0, q)}, {r.cols(dturned, q, q + kv)}, {r.cols(d, q + kv, q + 2 * kv)}},
+       a});
+  r.append({Op::kRope,
+            Dir::kBackward,
+            {dturned, table, positions},
+            {{r.cols(d, 0, q + kv)}},
+            RopeAttr{a.head_dim}});
+  made.plan.results = {d};
+  made.feeds = {{qkv, random(tokens * (q + 2 * kv), 1, 1.0f)}, {dy, random(tokens * q, 2, 1.0f)}};
+  std::vector<float> angles;
+  std::vector<int32_t> places, first, last;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = 0; c < a.head_dim; ++c) {
+      const int64_t pair = c % (a.head_dim / 2);
+      const double angle = static_cast<double>(t) / (1.0 + 0.5 * static_cast<double>(pair));
+      angles.push_back(static_cast<float>(c < a.head_dim / 2 ? std::cos(angle) : std::sin(angle)));
+    }
+    places.push_back(static_cast<int32_t>(t % segment));
+    first.push_back(static_cast<int32_t>(t / segment * segment));
+    last.push_back(static_cast<int32_t>(t + 1));
+  }
+  made.feeds.push_back({table, angles});
+  made.ints = {{positions, places}, {begin, first}, {end, last}};
+  return made;
+}
+
+TEST_F(Reverse, RopeInItsAttentionIsTheSteps) {
+  for (int64_t head_dim : {64, 128})
+    for (const auto& [tokens, segment] :
+         {std::pair<int64_t, int64_t>{70, 50}, {512, 512}, {700, 200}, {2100, 700}}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, heads of " << head_dim);
+      AttentionAttr a;
+      a.heads = 4;
+      a.kv_heads = tokens > 2000 ? 4 : 2;
+      a.head_dim = head_dim;
+      a.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+      a.causal_self = true;
+      expect_same(attention_and_rope(tokens, a, segment));
+    }
+}
+
+}  // namespace
+}  // namespace wick
