@@ -48,7 +48,8 @@ size_t Fused::adapters_after(size_t step) const {
   return end > step + 2 ? end - step - 1 : 0;
 }
 
-// The reverse of B of each adapter, the last first, of A, and of the product.
+// The reverse of B of each adapter, the last first, of A, and of the product. Those of A and B make
+// gradients of theirs: by that the placement of values knows the group (place.cpp).
 size_t Fused::enqueue_reverse(const Queue& queue, size_t first) const {
   constexpr Dir kBack = Dir::kBackward;
   size_t narrow = first;  // A's
@@ -60,9 +61,9 @@ size_t Fused::enqueue_reverse(const Queue& queue, size_t first) const {
     return 0;
   const Step &a = plan_.steps[narrow], &product = plan_.steps[last];
   const ValueId dh = a.inputs[0], dy = product.inputs[0];
-  if (product.outputs[0].value != a.outputs[0].value || product.outputs[1].value != kNone ||
-      product.outputs[2].value != kNone || plan_.is_view(dh) || plan_.is_view(dy) ||
-      plan_.is_view(a.outputs[0].value) || attr<LinearAttr>(a).scale != 1.0f ||
+  if (product.outputs[0].value != a.outputs[0].value || a.outputs[1].value == kNone ||
+      product.outputs[1].value != kNone || product.outputs[2].value != kNone || plan_.is_view(dh) ||
+      plan_.is_view(dy) || plan_.is_view(a.outputs[0].value) || attr<LinearAttr>(a).scale != 1.0f ||
       attr<LinearAttr>(product).scale != 1.0f)
     return 0;
   ReverseProduct p{.dy = args(last).in[0],
@@ -73,8 +74,8 @@ size_t Fused::enqueue_reverse(const Queue& queue, size_t first) const {
   int64_t ranks = 0;
   for (size_t i = narrow; i-- > first;) {
     const Step& wide = plan_.steps[i];
-    if (!is_linear(i, OutMode::kWrite, kBack) || !is_columns(plan_, wide.inputs[0], dy) ||
-        !is_columns(plan_, wide.outputs[0].value, dh))
+    if (!is_linear(i, OutMode::kWrite, kBack) || wide.outputs[1].value == kNone ||
+        !is_columns(plan_, wide.inputs[0], dy) || !is_columns(plan_, wide.outputs[0].value, dh))
       return 0;
     p.adapters.push_back({.b = args(i).in[2],
                           .first = column(plan_, wide.inputs[0], dy),
