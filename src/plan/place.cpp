@@ -24,17 +24,6 @@ int64_t align(int64_t bytes) {
 bool is_product(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kForward; }
 bool is_gate(const Step& step) { return step.op == Op::kGatedAct && step.dir == Dir::kForward; }
 
-bool is_reverse(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kBackward; }
-bool has_gradient(const Step& step) { return step.outputs[1].value != kNone; }
-
-// Of the reverse of a frozen product, `last`: where the reverse of the adapters before it begins.
-size_t first_of_reverse(const Plan& plan, size_t last) {
-  size_t first = last;
-  while (first > 0 && is_reverse(plan.steps[first - 1]) && has_gradient(plan.steps[first - 1]))
-    --first;
-  return first;
-}
-
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
                              const std::vector<size_t>& scratch) {
@@ -45,11 +34,6 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     if (item.first < 0) item.first = step;
     item.last = step;
   };
-  auto begin = [&](ValueId id, int32_t step) {
-    if (id == kNone || plan.value(plan.root(id)).kind != Kind::kTemp) return;
-    Item& item = items[static_cast<size_t>(plan.root(id))];
-    item.first = std::min(item.first, step);
-  };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
     for (const Output& out : plan.steps[i].outputs) touch(out.value, static_cast<int32_t>(i));
@@ -58,13 +42,6 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     if (is_gate(plan.steps[i]))
       for (size_t j = i; j > 0 && is_product(plan.steps[j - 1]); --j)
         for (ValueId in : plan.steps[j - 1].inputs) touch(in, static_cast<int32_t>(i));
-    // The same of the reverse of a frozen product and of its adapters.
-    if (is_reverse(plan.steps[i]) && !has_gradient(plan.steps[i]))
-      for (size_t j = first_of_reverse(plan, i); j < i; ++j) {
-        for (ValueId in : plan.steps[j].inputs) touch(in, static_cast<int32_t>(i));
-        for (const Output& out : plan.steps[j].outputs)
-          begin(out.value, static_cast<int32_t>(first_of_reverse(plan, i)));
-      }
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());

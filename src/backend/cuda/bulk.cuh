@@ -72,13 +72,6 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column,
 #endif
 }
 
-// Describes panels of kBulkDepth rows as a right operand whose depth is their rows; the next 16 of
-// the depth are 2048 bytes on.
-__device__ inline uint64_t turned_panels_at(uint32_t address) {
-  constexpr uint64_t kNextPanel = kBulkDepth * 128 >> 4, kEightRows = 1024 >> 4, kSwizzle128 = 1;
-  return (address & 0x3ffff) >> 4 | kNextPanel << 16 | kEightRows << 32 | kSwizzle128 << 62;
-}
-
 // d [64, 256] (+)= left * right, both panels whose rows are theirs (attention_wgmma.cuh).
 __device__ __forceinline__ void group_multiply_256(float (&d)[32][4], uint64_t left, uint64_t right,
                                                    bool add) {
@@ -183,8 +176,7 @@ __device__ __forceinline__ void group_multiply_128(float (&d)[16][4], uint64_t l
 #endif
 }
 
-// The same, 80, 96, 144 and 176 columns. Turned: the rows of the right panels are the depth, and
-// every 64 columns are a panel (turned_panels_at).
+// The same, 80, 96, 144 and 176 columns.
 __device__ __forceinline__ void group_multiply_96(float (&d)[12][4], uint64_t left, uint64_t right,
                                                    bool add) {
 #ifdef WICK_WGMMA
@@ -199,7 +191,6 @@ __device__ __forceinline__ void group_multiply_96(float (&d)[12][4], uint64_t le
       : "l"(left), "l"(right), "r"(int{add}));
 #endif
 }
-template <bool Turned = false>
 __device__ __forceinline__ void group_multiply_80(float (&d)[10][4], uint64_t left, uint64_t right,
                                                   bool add) {
 #ifdef WICK_WGMMA
@@ -209,7 +200,7 @@ __device__ __forceinline__ void group_multiply_80(float (&d)[10][4], uint64_t le
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
       "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
       "%32,%33,%34,%35,%36,%37,%38,%39"
-      "}, %40, %41, p, 1, 1, 0, %43;\n}\n"
+      "}, %40, %41, p, 1, 1, 0, 0;\n}\n"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
         "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
         "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
@@ -217,7 +208,7 @@ __device__ __forceinline__ void group_multiply_80(float (&d)[10][4], uint64_t le
         "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
         "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
         "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3])
-      : "l"(left), "l"(right), "r"(int{add}), "n"(int{Turned}));
+      : "l"(left), "l"(right), "r"(int{add}));
 #endif
 }
 __device__ __forceinline__ void group_multiply_144(float (&d)[18][4], uint64_t left, uint64_t right,

@@ -21,10 +21,9 @@ bool is_columns(const Plan& plan, ValueId part, ValueId all) {
 Fused::Fused(const Plan& plan, std::span<const FlatProgram::Call> calls)
     : plan_(plan), calls_(calls) {}
 
-bool Fused::is_linear(size_t step, OutMode mode, Dir dir) const {
+bool Fused::is_linear(size_t step, OutMode mode) const {
   return step < plan_.steps.size() && plan_.steps[step].op == Op::kLinear &&
-         plan_.steps[step].dir == dir && plan_.steps[step].outputs[0].value != kNone &&
-         plan_.steps[step].outputs[0].mode == mode;
+         plan_.steps[step].dir == Dir::kForward && plan_.steps[step].outputs[0].mode == mode;
 }
 
 // How many steps after a product make h of its input and add adapters to its output, in order.
@@ -48,55 +47,8 @@ size_t Fused::adapters_after(size_t step) const {
   return end > step + 2 ? end - step - 1 : 0;
 }
 
-// The reverse of B of each adapter, the last first, of A, and of the product. Those of A and B make
-// gradients of theirs: by that the placement of values knows the group (place.cpp).
-size_t Fused::enqueue_reverse(const Queue& queue, size_t first) const {
-  constexpr Dir kBack = Dir::kBackward;
-  size_t narrow = first;  // A's
-  while (is_linear(narrow, OutMode::kWrite, kBack) && plan_.is_view(args(narrow).step->inputs[0]))
-    ++narrow;
-  if (narrow == first) ++narrow;
-  const size_t last = narrow + 1;
-  if (!is_linear(narrow, OutMode::kWrite, kBack) || !is_linear(last, OutMode::kAccumulate, kBack))
-    return 0;
-  const Step &a = plan_.steps[narrow], &product = plan_.steps[last];
-  const ValueId dh = a.inputs[0], dy = product.inputs[0];
-  if (product.outputs[0].value != a.outputs[0].value || a.outputs[1].value == kNone ||
-      product.outputs[1].value != kNone || product.outputs[2].value != kNone || plan_.is_view(dh) ||
-      plan_.is_view(dy) || plan_.is_view(a.outputs[0].value) || attr<LinearAttr>(a).scale != 1.0f ||
-      attr<LinearAttr>(product).scale != 1.0f)
-    return 0;
-  ReverseProduct p{.dy = args(last).in[0],
-                   .w = args(last).in[2],
-                   .dx = args(last).out[0],
-                   .a = args(narrow).in[2],
-                   .dh = args(narrow).in[0]};
-  int64_t ranks = 0;
-  for (size_t i = narrow; i-- > first;) {
-    const Step& wide = plan_.steps[i];
-    if (!is_linear(i, OutMode::kWrite, kBack) || wide.outputs[1].value == kNone ||
-        !is_columns(plan_, wide.inputs[0], dy) || !is_columns(plan_, wide.outputs[0].value, dh))
-      return 0;
-    p.adapters.push_back({.b = args(i).in[2],
-                          .first = column(plan_, wide.inputs[0], dy),
-                          .first_rank = column(plan_, wide.outputs[0].value, dh),
-                          .scale = attr<LinearAttr>(wide).scale});
-    const FusedAdapter& made = p.adapters.back();
-    if (made.first_rank != ranks ||
-        (p.adapters.size() > 1 &&
-         made.first < p.adapters.end()[-2].first + p.adapters.end()[-2].b.rows))
-      return 0;
-    ranks += made.b.cols;
-  }
-  if (ranks != p.dh.cols || !reverse_product(queue, p)) return 0;
-  for (size_t i = first; i <= narrow; ++i) weight_gradient(args(i));
-  return last + 1 - first;
-}
-
 size_t Fused::enqueue(const Queue& queue, size_t first) const {
-  if (queue.arch != Arch::kSm90) return 0;
-  if (is_linear(first, OutMode::kWrite, Dir::kBackward)) return enqueue_reverse(queue, first);
-  if (!is_linear(first, OutMode::kWrite)) return 0;
+  if (queue.arch != Arch::kSm90 || !is_linear(first, OutMode::kWrite)) return 0;
   const StepArgs& product = args(first);
   const ValueId y = product.step->outputs[0].value;
   if (attr<LinearAttr>(*product.step).scale != 1.0f || plan_.is_view(y)) return 0;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product with what follows it inside (sm_90, bf16): the adapters that add to it, the gated_act
-// of what it makes; and the reverse of a product with its adapters. Bits are those of the steps,
-// but that a sum is rounded once, when it is whole:
+// of what it makes. Bits are those of the steps, but that a sum is rounded once, when it is whole:
 //
 //   h = x aᵀ   y = x wᵀ + bias + scale h bᵀ per adapter   made = act(gate) * up, the halves of y
-//   dh = scale dy b per adapter   dx = dy w + dh a
 #pragma once
 
 #include <vector>
@@ -33,15 +31,6 @@ struct FusedProduct {
 // steps are faster.
 bool fused_product(const Queue& queue, const FusedProduct& p);
 
-struct ReverseProduct {
-  Operand dy, w, dx;                        // [M, N], [N, K], [M, K]
-  Operand a, dh;                            // [R, K] f32, [M, R]
-  std::vector<FusedAdapter> adapters = {};  // `first` is a column of dy
-};
-
-// The same of the reverse.
-bool reverse_product(const Queue& queue, const ReverseProduct& p);
-
 // Which steps of a plan are such products.
 class Fused {
  public:
@@ -52,9 +41,8 @@ class Fused {
 
  private:
   const StepArgs& args(size_t step) const { return calls_[step].args; }
-  bool is_linear(size_t step, OutMode mode, Dir dir = Dir::kForward) const;
+  bool is_linear(size_t step, OutMode mode) const;
   size_t adapters_after(size_t step) const;
-  size_t enqueue_reverse(const Queue& queue, size_t first) const;
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;

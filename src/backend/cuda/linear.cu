@@ -72,7 +72,8 @@ size_t linear_fwd_scratch(const StepArgs& args, int sms) {
 
 void linear_bwd(const StepArgs& args) {
   const Queue& q = queue(args);
-  const Operand &dy = args.in[0], &w = args.in[2], &dx = args.out[0];
+  const Operand &dy = args.in[0], &x = args.in[1], &w = args.in[2];
+  const Operand &dx = args.out[0], &dw = args.out[1], &dbias = args.out[2];
   if (dx && dx.elements() > 0) {
     const Product p = product_of(args, Trans::kNN, 0);
     const bool done =
@@ -83,22 +84,6 @@ void linear_bwd(const StepArgs& args) {
       product(q, p, dy, w, dx, args.scratch);
     }
   }
-  weight_gradient(args);
-}
-
-size_t linear_bwd_scratch(const StepArgs& args, int sms) {
-  size_t bytes = 0;
-  if (args.out[0]) bytes = product_scratch({}, args.in[0], args.in[2], args.out[0], sms);
-  if (args.out[1])
-    bytes = std::max(bytes, product_scratch({}, args.in[0], args.in[1], args.out[1], sms));
-  return bytes;
-}
-
-}  // namespace
-
-void weight_gradient(const StepArgs& args) {
-  const Queue& q = queue(args);
-  const Operand &dy = args.in[0], &x = args.in[1], &dw = args.out[1], &dbias = args.out[2];
   if (dw && dw.elements() > 0) {
     const Product p = product_of(args, Trans::kTN, 1);
     // The wide side, and the other one.
@@ -125,6 +110,16 @@ void weight_gradient(const StepArgs& args) {
     });
   }
 }
+
+size_t linear_bwd_scratch(const StepArgs& args, int sms) {
+  size_t bytes = 0;
+  if (args.out[0]) bytes = product_scratch({}, args.in[0], args.in[2], args.out[0], sms);
+  if (args.out[1])
+    bytes = std::max(bytes, product_scratch({}, args.in[0], args.in[1], args.out[1], sms));
+  return bytes;
+}
+
+}  // namespace
 
 Candidates linear_candidates(Arch) {
   static constexpr Candidate kList[] = {

@@ -33,9 +33,6 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
 bool defer_product(const Queue& queue, const Product& p, const Operand& x, const Operand& w,
                    const Operand& y, const Operand& bias);
 
-// dw and dbias of a linear's reverse step.
-void weight_gradient(const StepArgs& args);
-
 // Launches what is on the list, and what waits with it.
 void flush(const Queue& queue);
 
