@@ -39,7 +39,7 @@ double common_saving(int64_t bytes) {
 // One checkpoint with its result, by writing a part of its bytes into the folder. Where that fails
 // the checkpoint will, and say which file: a forecast is no reason to stop.
 double try_saving(const std::string& folder, int64_t bytes) try {
-  constexpr int64_t kMost = int64_t{4} << 20;
+  constexpr int64_t kMost = int64_t{32} << 20;
   constexpr double kFiles = 3;  // checkpoint, adapter, its config
   const std::filesystem::path path = std::filesystem::path(folder) / ".wick";
   auto write = [&](int64_t size) {

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5, kLeastSeconds = 0.5;
 constexpr int kMostRounds = 1000;
 // Over which a processor's mood is averaged.
-constexpr double kStretchSeconds = 0.25;
+constexpr double kStretchSeconds = 0.1;
 constexpr size_t kPacksOfProgram = 3;
 // Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
 constexpr size_t kMostPrograms = 4;
