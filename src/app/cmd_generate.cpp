@@ -49,6 +49,7 @@ Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {
     ChatOptions options;
     options.template_config_json = flags.chat.chat_template_config;
     options.date = flags.chat.date;
+    if (prompt.tools.is_array()) options.tools_json = dump_json(prompt.tools);
     result.text = model.render_chat_json(dump_json(messages), options);
     result.add_special = false;
   } else {
@@ -97,17 +98,35 @@ int run_one(Model& model, const Flags& flags, const GenerateOptions& options, Ou
   return stop.asked() ? kInterrupted : kDone;
 }
 
+// Of many prompts one that cannot be answered is named, before any is.
+Prepared prepare_checked(const Model& model, const Generator& generator, const Flags& flags,
+                         const Prompt& prompt) {
+  Prepared prepared;
+  try {
+    prepared = prepare(model, flags, prompt);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with(prompt.where)) throw;
+    fail(e.code(), prompt.where, ": ", e.what());
+  }
+  const int64_t tokens = generator.count_tokens(prepared.text, prepared.add_special);
+  if (tokens == 0) fail(ErrorCode::kInvalidArgument, prompt.where, ": the prompt is empty");
+  if (const int64_t context = model.info().context; tokens >= context)
+    fail(ErrorCode::kInvalidArgument, prompt.where, ": the prompt has ", tokens,
+         " tokens and the model's context ", context, "; shorten it");
+  return prepared;
+}
+
 int run_many(Model& model, const Flags& flags, const GenerateOptions& options, Output& out) {
   std::vector<Prompt> prompts = read_prompts(flags.prompts);
   // One call takes prompts of one kind; almost every file has only one.
   std::vector<std::string> texts[2];
   std::vector<size_t> places[2];
+  Generator generator(model);
   for (size_t i = 0; i < prompts.size(); ++i) {
-    Prepared prepared = prepare(model, flags, prompts[i]);
+    Prepared prepared = prepare_checked(model, generator, flags, prompts[i]);
     texts[prepared.add_special].push_back(std::move(prepared.text));
     places[prepared.add_special].push_back(i);
   }
-  Generator generator(model);
   StopSignal stop;
   std::vector<std::optional<Generation>> results(prompts.size());
   size_t next = 0, done = 0;

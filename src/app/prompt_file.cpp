@@ -17,9 +17,21 @@ std::vector<Prompt> read_prompts(const std::string& path) {
     auto text_of = [&](const char* key) {
       return find_member(row, key) ? get_string(row, key, prompt.where) : std::string();
     };
-    if (const Json* messages = find_member(row, "messages")) {
+    if (const Json* tools = find_member(row, "tools")) {
+      if (!tools->is_array())
+        fail(ErrorCode::kCorruptFile, prompt.where, ": tools is ", json_kind(*tools),
+             ", wanted a list of tools");
+      prompt.tools = *tools;
+    }
+    // Rows of completions may have messages for a prompt.
+    const Json* messages = find_member(row, "messages");
+    const char* key = messages ? "messages" : "prompt";
+    if (const Json* list = find_member(row, "prompt"); !messages && list && list->is_array())
+      messages = list;
+    if (messages) {
       if (!messages->is_array() || messages->empty())
-        fail(ErrorCode::kCorruptFile, prompt.where, ": messages is ", json_kind(*messages),
+        fail(ErrorCode::kCorruptFile, prompt.where, ": ", key, " is ",
+             messages->is_array() ? "an empty list" : json_kind(*messages),
              ", wanted a list of messages");
       prompt.kind = Prompt::Kind::kMessages;
       prompt.messages = *messages;

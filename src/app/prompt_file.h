@@ -14,12 +14,13 @@ struct Prompt {
   Kind kind = Kind::kPrompt;
   std::string text;
   Json messages;      // of kMessages
+  Json tools;         // an array, or null
   std::string where;  // "file:line"
 };
 
-// Rows {"prompt": …}, {"messages": […]} or {"text": …}; other members are ignored, an assistant
-// message at the end is left out (it is the answer). Throws: kNotFound, kIo; kCorruptFile as
-// "file:line: what", also for a file without rows.
+// Rows {"prompt": …}, {"messages": […]} (or prompt for it) or {"text": …}, with "tools" where there
+// are; other members are ignored, an assistant message at the end is left out (it is the answer).
+// Throws: kNotFound, kIo; kCorruptFile as "file:line: what", also for a file without rows.
 std::vector<Prompt> read_prompts(const std::string& path);
 
 // What a user would say, one text per prompt: the lines of a text file, or of JSON lines the

@@ -244,10 +244,40 @@ TEST_F(Run, GenerateManyInOrder) {
   EXPECT_EQ(lines[2]["prompt_tokens"], 6);
   CliResult one = wick({"generate", "--model", model_, "--prompt", "say b", "-m", "5", "--json"});
   EXPECT_EQ(one.lines().at(0)["text"], lines[1]["text"]);
-  folder_.write("p.jsonl", "{\"prompt\": \"a\"}\n{\"question\": \"b\"}\n");
-  CliResult wrong = wick({"generate", "--model", model_, "--prompts", file});
-  EXPECT_EQ(wrong.code, 1);
-  EXPECT_NE(wrong.err.find("p.jsonl:2"), std::string::npos) << wrong.err;
+  auto expect_wrong = [&](const std::string& row, const std::string& said) {
+    folder_.write("p.jsonl", "{\"prompt\": \"a\"}\n" + row + "\n");
+    CliResult wrong = wick({"generate", "--model", model_, "--prompts", file});
+    EXPECT_EQ(wrong.code, 1) << row;
+    EXPECT_NE(wrong.err.find("p.jsonl:2: " + said), std::string::npos) << wrong.err;
+  };
+  expect_wrong("{\"question\": \"b\"}", "has an object without prompt");
+  expect_wrong("{\"messages\": []}", "messages is an empty list");
+  expect_wrong("{\"prompt\": []}", "prompt is an empty list");
+  expect_wrong("{\"prompt\": \"a\", \"tools\": 1}", "tools is an integer");
+  expect_wrong("{\"text\": \"" + std::string(300, 'x') + "\"}", "the prompt has 301 tokens");
+}
+
+TEST_F(Run, GenerateWithTools) {
+  folder_.write("model/chat_template.jinja",
+                "{% if messages[0].content == 'no' %}{{ raise_exception('not so') }}{% endif %}"
+                "{{ messages[0].content }}{% if tools %}{{ tools | tojson }}{% endif %}");
+  std::string file = folder_.write(
+      "p.jsonl",
+      "{\"prompt\": \"ab\"}\n"
+      "{\"prompt\": [{\"role\": \"user\", \"content\": \"ab\"}], \"tools\": null}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"ab\"}], \"tools\": [1]}\n");
+  CliResult r = wick({"generate", "--model", model_, "--prompts", file, "-m", "1", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  auto lines = r.lines();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0]["prompt_tokens"], 2);
+  EXPECT_EQ(lines[1]["prompt_tokens"], 2);
+  EXPECT_EQ(lines[2]["prompt_tokens"], 5);
+  folder_.write("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt\": \"no\"}\n");
+  r = wick({"generate", "--model", model_, "--prompts", file});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("p.jsonl:2: "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("not so"), std::string::npos) << r.err;
 }
 
 TEST_F(Run, ChatKeepsAndForgets) {
