@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <limits>
 
+#include "text/unicode.h"
+
 namespace wick {
 
 namespace {
@@ -108,9 +110,13 @@ std::string shell_quote(const std::string& word) {
 }
 
 size_t columns_of(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
+  size_t columns = 0;
+  while (!utf8.empty()) {
+    const unicode::Utf8Char first = unicode::first_char(utf8);
+    columns += unicode::columns(first.code);
+    utf8.remove_prefix(first.length);
+  }
+  return columns;
 }
 
 std::string visible(std::string_view text, bool keep_newlines) {

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "app/format.h"
 #include "app/terminal.h"
+#include "text/unicode.h"
 
 namespace wick {
 
@@ -40,43 +42,57 @@ class RawMode {
   termios before_{};
 };
 
-int next_byte() {
-  unsigned char byte = 0;
-  while (true) {
-    ssize_t got = ::read(STDIN_FILENO, &byte, 1);
-    if (got == 1) return byte;
-    if (got < 0 && errno == EINTR) continue;
-    return -1;
+// What is typed, byte by byte.
+class Keys {
+ public:
+  // -1 at the end.
+  int next() {
+    if (held_ >= 0) return std::exchange(held_, -1);
+    unsigned char byte = 0;
+    while (true) {
+      ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+      if (got == 1) return byte;
+      if (got < 0 && errno == EINTR) continue;
+      return -1;
+    }
   }
-}
 
-// One character of UTF-8, given its first byte.
-std::string whole_character(int first) {
-  std::string text(1, static_cast<char>(first));
-  int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : first >= 0xC0 ? 1 : 0;
-  for (int i = 0; i < more; ++i) {
-    int byte = next_byte();
-    if (byte < 0) break;
-    text += static_cast<char>(byte);
+  // One character of UTF-8, given its first byte; U+FFFD for bytes that are none, as terminals of
+  // other encodings send them.
+  std::string character(int first) {
+    std::string text(1, static_cast<char>(first));
+    int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : first >= 0xC0 ? 1 : 0;
+    for (int i = 0; i < more; ++i) {
+      int byte = next();
+      if (byte < 0) break;
+      if ((byte & 0xC0) != 0x80) {
+        held_ = byte;
+        break;
+      }
+      text += static_cast<char>(byte);
+    }
+    return unicode::is_valid(text) ? text : std::string(unicode::kReplacement);
   }
-  return text;
-}
 
-// The rest of an escape sequence: "[A", "[1~", "OH", …
-std::string escape_sequence() {
-  std::string text;
-  int byte = next_byte();
-  if (byte < 0) return text;
-  text += static_cast<char>(byte);
-  if (byte != '[' && byte != 'O') return text;
-  while (text.size() < 16) {
-    byte = next_byte();
-    if (byte < 0) break;
+  // The rest of an escape sequence: "[A", "[1~", "OH", …
+  std::string escape_sequence() {
+    std::string text;
+    int byte = next();
+    if (byte < 0) return text;
     text += static_cast<char>(byte);
-    if (byte >= 0x40 && byte <= 0x7E) break;
+    if (byte != '[' && byte != 'O') return text;
+    while (text.size() < 16) {
+      byte = next();
+      if (byte < 0) break;
+      text += static_cast<char>(byte);
+      if (byte >= 0x40 && byte <= 0x7E) break;
+    }
+    return text;
   }
-  return text;
-}
+
+ private:
+  int held_ = -1;  // read, but not of the character before
+};
 
 std::vector<std::string> characters_of(const std::string& text) {
   std::vector<std::string> characters;
@@ -117,15 +133,28 @@ struct Line {
     return at;
   }
 
+  std::string shown(size_t i) const {
+    return characters[i] == "\n" ? "↵" : characters[i] == "\t" ? "→" : characters[i];
+  }
+
   // Shows as much of the line around the cursor as one row has room for.
   void draw(const std::string& prompt) const {
-    size_t room = static_cast<size_t>(std::max(terminal_columns() - 1, 20)) - columns_of(prompt);
-    size_t from = cursor > room - 1 ? cursor - room + 1 : 0;
-    std::string shown;
-    for (size_t i = from; i < std::min(characters.size(), from + room); ++i)
-      shown += characters[i] == "\n" ? "↵" : characters[i] == "\t" ? "→" : characters[i];
-    std::string out = "\r" + prompt + shown + "\x1b[K\r";
-    size_t column = columns_of(prompt) + cursor - from;
+    const size_t room =
+        static_cast<size_t>(std::max(terminal_columns() - 1, 20)) - columns_of(prompt);
+    size_t from = cursor, before = 0;
+    for (; from > 0; --from) {
+      const size_t columns = columns_of(shown(from - 1));
+      if (before + columns >= room) break;
+      before += columns;
+    }
+    std::string part;
+    for (size_t i = from, used = 0; i < characters.size(); ++i) {
+      used += columns_of(shown(i));
+      if (used > room) break;
+      part += shown(i);
+    }
+    std::string out = "\r" + prompt + part + "\x1b[K\r";
+    const size_t column = columns_of(prompt) + before;
     if (column > 0) out += "\x1b[" + std::to_string(column) + "C";
     std::fputs(out.c_str(), stdout);
     std::fflush(stdout);
@@ -172,6 +201,7 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 
 LineReader::Result LineReader::edit(const std::string& prompt, std::string& text) {
   RawMode raw;
+  Keys keys;
   Line line;
   size_t place = history_.size();  // in the history; its size is the new line
   std::string fresh;
@@ -188,10 +218,10 @@ LineReader::Result LineReader::edit(const std::string& prompt, std::string& text
   };
   while (true) {
     if (!pasting) line.draw(prompt);
-    int byte = next_byte();
+    int byte = keys.next();
     if (byte < 0) return end(Result::kEnd);
     if (byte == 0x1B) {
-      std::string key = escape_sequence();
+      std::string key = keys.escape_sequence();
       if (key == "[200~") pasting = true;
       if (key == "[201~") pasting = false;
       if (key == "[D" && line.cursor > 0) --line.cursor;
@@ -203,7 +233,7 @@ LineReader::Result LineReader::edit(const std::string& prompt, std::string& text
       if (key == "[3~" && line.cursor < line.characters.size())
         line.erase(line.cursor, line.cursor + 1);
     } else if (pasting) {
-      line.insert(byte == '\r' ? "\n" : whole_character(byte));
+      line.insert(byte == '\r' ? "\n" : keys.character(byte));
     } else if (byte == '\r' || byte == '\n') {
       line.cursor = line.characters.size();
       line.draw(prompt);
@@ -228,7 +258,7 @@ LineReader::Result LineReader::edit(const std::string& prompt, std::string& text
     } else if (byte == control('L')) {
       std::fputs("\x1b[H\x1b[2J", stdout);
     } else if (byte >= 0x20 || byte == '\t') {
-      line.insert(whole_character(byte));
+      line.insert(keys.character(byte));
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -151,6 +152,10 @@ bool is_word(uint32_t code) {
   // Circled and squared letters: symbols that are alphabetic.
   return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
          (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+}
+
+size_t columns(uint32_t code) {
+  return static_cast<size_t>(std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(code))));
 }
 
 void append_lower(std::string& out, uint32_t code) {

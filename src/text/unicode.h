@@ -55,6 +55,7 @@ bool is_punctuation(uint32_t code);  // P*, and every ASCII sign that is no lett
 bool is_mark(uint32_t code);         // M*
 bool is_word(uint32_t code);         // \w of Rust's regex: letters, marks, digits, joiners
 void append_lower(std::string& out, uint32_t code);
+size_t columns(uint32_t code);  // of a terminal: 2 for wide characters, 0 for what combines
 
 // GPT-2's alphabet of visible characters, one for each byte.
 uint32_t byte_to_char(uint8_t byte);

@@ -24,6 +24,14 @@ TEST(Sizes, DecimalAndExact) {
     EXPECT_FALSE(parse_size(wrong)) << wrong;
 }
 
+TEST(Format, Columns) {
+  EXPECT_EQ(columns_of("abc"), 3u);
+  EXPECT_EQ(columns_of("\u00f6\u2192\u2588"), 3u);
+  EXPECT_EQ(columns_of("\u6f22\u5b57"), 4u);
+  EXPECT_EQ(columns_of("\U0001f44d"), 2u);
+  EXPECT_EQ(columns_of("e\u0301"), 1u);
+}
+
 TEST(Format, ForPeople) {
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(999), "999");

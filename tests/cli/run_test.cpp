@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // train, generate, chat, eval, merge and plan on a tiny model.
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -307,6 +309,43 @@ TEST_F(Run, ChatKeepsAndForgets) {
   EXPECT_NE(r.err.find("this message takes 30"), std::string::npos) << r.err;
   ASSERT_EQ(r.lines().size(), 1u);
   EXPECT_EQ(r.lines()[0]["text"], turns[0]["text"]);
+}
+
+TEST_F(Run, ChatInATerminal) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    execl(WICK_BINARY, "wick", "chat", "--model", model_.c_str(), "-m", "2", nullptr);
+    _exit(127);
+  }
+  std::string seen;
+  auto wait_for = [&](const std::string& text) {
+    char block[1024];
+    while (seen.find(text) == std::string::npos) {
+      const ssize_t got = ::read(terminal, block, sizeof block);
+      if (got <= 0) return;
+      seen.append(block, static_cast<size_t>(got));
+    }
+    seen.erase(0, seen.find(text) + text.size());
+  };
+  auto type = [&](const std::string& keys) {
+    ASSERT_EQ(::write(terminal, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  };
+  wait_for("> ");
+  type("\u6f22");  // takes two columns
+  wait_for("\u6f22\x1b[K\r\x1b[4C");
+  type("\xe9\r");  // Latin-1: the line ends all the same
+  wait_for("\ufffd");
+  wait_for("\x1b[?2004l");
+  wait_for("> ");
+  type("\x04");
+  int status = 0;
+  wait_for("never");
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  close(terminal);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(Run, FullTrainingFromRandomWeights) {
