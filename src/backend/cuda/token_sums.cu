@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block takes a stripe of columns of the wide side, and a stretch of its rows, through shared
-// memory: what it sums over rows stays in registers, what it sums over columns is a part of
-// `made`, written for each row. A second kernel adds the parts in order.
+// memory, 16 rows at a time. A warp has tiles of 16 columns: what is summed over rows stays in its
+// registers, and so do its rows of w; what is summed over columns is added up by warps for each
+// stage, and is a part of `made`. A second kernel adds the parts in order.
+//
+// Stripes are as wide, and stretches as long, as makes the parts fewest: the wider, the more of a
+// page of memory is read at once.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/mma.cuh"
@@ -12,54 +17,51 @@
 namespace wick::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kStages = 4;
-constexpr int kRows = 64;  // of a stage
-constexpr int kOwn = 3;    // tiles of 16 columns of a warp, at most
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kStages = 6;
+constexpr int kRows = 16;  // of a stage
 constexpr int kMostSums = 8;
 constexpr int kLeastTiles = 4;                     // of 16 columns, of a stripe
 constexpr int kLeastStages = 4;                    // of a block
 constexpr int64_t kLeastTokens = 2048;             // fewer: what starts and adds costs more,
 constexpr int64_t kFewTokens = 512, kMany = 4096;  // but for many columns that are read twice
-constexpr size_t kMostShared = size_t{227} << 10;  // of a block, and a little less than there is
-constexpr size_t kReserved = 1024;                 // by the system, of each block
+constexpr size_t kMostShared = size_t{227} << 10;
+constexpr size_t kReserved = 1024;  // by the system, of each block
+
+// Tiles of 16 columns of a warp, at most, for 8 * NT ranks.
+template <int NT>
+constexpr int kOwn = NT == 1 ? 8 : 16 / NT;
+// Blocks on a multiprocessor.
+template <int NT, bool kBoth>
+constexpr int kBeside = NT == 1 || !kBoth ? 2 : 1;
 
 struct Sum {
-  const Bf16 *a, *b;
-  const float* w;
-  float* y;
-  float *made_parts, *y_parts;  // [stripes, M, R]; [chunks, N, R], or null: y itself is written
-  int a_ld, b_ld, w_ld;
-  int column_step, rank_step;  // of y
-  int n, r, first_stripe;
-  float alpha;
-  bool adds;
+  const Bf16 *a = nullptr, *b = nullptr;
+  const float* w = nullptr;
+  float *made_parts = nullptr, *y_parts = nullptr;  // [stripes, M, R], [chunks, N, R]
+  int a_ld = 0, b_ld = 0, w_ld = 0;
+  int n = 0, r = 0, first_stripe = 0;
 };
 
 struct Sums {
-  Sum at[kMostSums];
-  int count, stripes, cols;  // of all; of a stripe
-  int tokens, chunk;         // rows; of a block, a multiple of kRows
+  Sum at[kMostSums] = {};
+  int count = 0, stripes = 0, cols = 0;  // of all; of a stripe
+  int tokens = 0, chunk = 0;             // rows; of a block, a multiple of kRows
 };
 
 template <int NT>
 struct Layout {
-  static constexpr int kBLd = 8 * NT + 8;
-  int ld;  // of a's stages and w: an odd multiple of 16 bytes
+  static constexpr int kBLd = 8 * NT + 8, kMade = kRows * 8 * NT;
+  int ld;  // of a's stages: an odd multiple of 16 bytes
   __host__ __device__ explicit Layout(int cols) : ld(cols + 8) {}
   __host__ __device__ int stage() const { return kRows * (ld + kBLd); }
-  // Two steps of w are loaded at once, the second maybe beyond its end.
-  __host__ __device__ int w_elements() const { return 8 * NT * ld + 16; }
   size_t bytes(bool both) const {
-    return sizeof(Bf16) * static_cast<size_t>(kStages * stage() + (both ? w_elements() : 0));
+    return sizeof(Bf16) * static_cast<size_t>(kStages * stage()) +
+           (both ? sizeof(float) * static_cast<size_t>(2 * kWarps * kMade) : 0);
   }
 };
 
-// Blocks on a multiprocessor.
-template <int NT>
-constexpr int kBeside = NT <= 4 ? 2 : 1;
-
 template <int NT, bool kBoth>
-__global__ void __launch_bounds__(kThreads, kBeside<NT>)
+__global__ void __launch_bounds__(kThreads, kBeside<NT, kBoth>)
     token_sums_kernel(const __grid_constant__ Sums sums) {
   extern __shared__ __align__(16) char shared[];
   const Layout<NT> layout(sums.cols);
@@ -74,38 +76,52 @@ __global__ void __launch_bounds__(kThreads, kBeside<NT>)
   const int tiles = (min(sums.cols, n - c0) + 15) / 16;
   const int begin = chunk * sums.chunk, end = min(sums.tokens, begin + sums.chunk);
   auto* stages = reinterpret_cast<Bf16*>(shared);
-  Bf16* w = stages + kStages * layout.stage();
+  // What the warps made of a stage, of two in turn: [warp][row][rank].
+  auto* made_by = reinterpret_cast<float*>(stages + kStages * layout.stage());
+  const int g = lane / 4, t = lane % 4;
   let_next_start();
+  uint32_t w[kBoth ? kOwn<NT> : 1][NT][2];
   if constexpr (kBoth) {  // parameters, which no kernel of the graph writes
-    for (int i = threadIdx.x; i < 2 * NT * sums.cols; i += kThreads) {
-      const int col = i / (2 * NT), rank = i % (2 * NT) * 4;
-      Pack<float, 4> v{};
-      if (c0 + col < n && rank < r)
-        v = load<4>(p.w + static_cast<int64_t>(c0 + col) * p.w_ld + rank);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) w[(rank + j) * ld + col] = from_f32<Bf16>(v.at[j]);
-    }
+    for (int own = 0; own < kOwn<NT>; ++own)
+#pragma unroll
+      for (int j = 0; j < NT; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int col = c0 + 16 * (warp + kWarps * own) + 8 * i + 2 * t, rank = 8 * j + g;
+          const bool real = warp + kWarps * own < tiles && col < n && rank < r;  // and col + 1
+          const float* from = p.w + static_cast<int64_t>(col) * p.w_ld + rank;
+          w[own][j][i] = real ? pack_bf16(from[0], from[p.w_ld]) : 0;
+        }
   }
   wait_for_previous();
 
   const int steps = (end - begin + kRows - 1) / kRows;
-  // Threads take stretches of 8 columns in turn, row after row.
+  // Threads take stretches of 8 columns in turn, row after row: place and steps of a thread's own.
   const int stretches = sums.cols / 8, first_row = static_cast<int>(threadIdx.x) / stretches,
             first_col = static_cast<int>(threadIdx.x) % stretches, next_row = kThreads / stretches,
             next_col = kThreads % stretches;
+  const int64_t a_ld = p.a_ld, a_first = first_row * a_ld + c0 + 8 * first_col,
+                a_next = next_row * a_ld + 8 * next_col, a_wrap = a_ld - sums.cols;
+  const int to_first = first_row * ld + 8 * first_col, to_next = next_row * ld + 8 * next_col,
+            to_wrap = ld - sums.cols;
   auto fetch = [&](int step) {
     if (step < steps) {
       Bf16* to = stages + step % kStages * layout.stage();
       const int m0 = begin + step * kRows, rows = end - m0;
-      const Bf16* from = p.a + static_cast<int64_t>(m0) * p.a_ld + c0;
+      const Bf16* from = p.a + m0 * a_ld + a_first;
+      Bf16* at = to + to_first;
 #pragma unroll 1
       for (int row = first_row, col = first_col; row < kRows; row += next_row) {
         const bool real = row < rows && c0 + 8 * col < n;
-        copy16(to + row * ld + 8 * col,
-               real ? from + static_cast<int64_t>(row) * p.a_ld + 8 * col : p.a, real);
+        copy16(at, real ? from : p.a, real);
         col += next_col;
+        from += a_next;
+        at += to_next;
         if (col >= stretches) {
           col -= stretches;
+          from += a_wrap;
+          at += to_wrap;
           ++row;
         }
       }
@@ -123,103 +139,89 @@ __global__ void __launch_bounds__(kThreads, kBeside<NT>)
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) fetch(s);
 
-  // made: a warp has 16 rows of a stage and half of the ranks.
-  constexpr int kHalf = NT > 1 ? NT / 2 : 1;
-  const int row_tile = warp % 4, first_rank = warp / 4 * kHalf;
-  float sum[kOwn][NT][4] = {};
+  // Adds up what the warps made of a stage; between them lies a barrier.
+  auto finish = [&](int step) {
+    const float* from = made_by + step % 2 * kWarps * Layout<NT>::kMade;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < Layout<NT>::kMade; e += kThreads) {
+      float total = 0;
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) total += from[i * Layout<NT>::kMade + e];
+      const int row = begin + step * kRows + e / (8 * NT), rank = e % (8 * NT);
+      if (row < end && rank < r)
+        p.made_parts[(static_cast<int64_t>(stripe - p.first_stripe) * sums.tokens + row) * r +
+                     rank] = total;
+    }
+  };
+  float sum[kOwn<NT>][NT][4] = {};
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     copies_wait_but<kStages - 2>();
     __syncthreads();
     fetch(step + kStages - 1);
+    if (kBoth && step > 0) finish(step - 1);
     const Bf16 *a = stages + step % kStages * layout.stage(), *b = a + kRows * ld;
-    if (kBoth && first_rank < NT) {
-      float made[kHalf][4] = {}, odd[kHalf][4] = {};  // two chains
-      const Bf16* left = a + (16 * row_tile + lane % 16) * ld + 8 * (lane / 16);
-      const Bf16* right = w + (8 * first_rank + lane % 8) * ld + 8 * (lane / 8);
-#pragma unroll 1
-      for (int k = 0; k < tiles; k += 4) {  // beyond the stripe lie numbers that count nothing
-        uint32_t fa[4][4], fw[kHalf][2][4];
+    uint32_t fb[NT][2];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) load_matrices(fa[i], left + 16 * min(k + i, tiles - 1));
+    for (int j = 0; j < NT; ++j) load_turned(fb[j], b + lane % 16 * kBLd + 8 * j);
+    const Bf16* turned = a + (8 * (lane / 16) + lane % 8) * ld + 8 * (lane / 8 % 2) + 16 * warp;
+    const Bf16* plain = a + lane % 16 * ld + 8 * (lane / 16) + 16 * warp;
+    float made[2][NT][4] = {};  // two chains
 #pragma unroll
-        for (int j = 0; j < kHalf; ++j)
+    for (int own = 0; own < kOwn<NT>; ++own) {
+      if (warp + kWarps * own >= tiles) break;
+      uint32_t fa[4], fm[4];
+      load_turned(fa, turned + 16 * kWarps * own);
+      if constexpr (kBoth) load_matrices(fm, plain + 16 * kWarps * own);
 #pragma unroll
-          for (int i = 0; i < 2; ++i)
-            load_matrices(fw[j][i], right + 8 * j * ld + 16 * min(k + 2 * i, tiles - 1));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (k + i >= tiles) break;
-#pragma unroll
-          for (int j = 0; j < kHalf; ++j)
-            mma_bf16(i % 2 == 0 ? made[j] : odd[j], fa[i],
-                     {fw[j][i / 2][i % 2 * 2], fw[j][i / 2][i % 2 * 2 + 1]});
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) made[j][i] += odd[j][i];
-      const int row = begin + step * kRows + 16 * row_tile + lane / 4;
-      float* to = p.made_parts +
-                  (static_cast<int64_t>(stripe - p.first_stripe) * sums.tokens + row) * r +
-                  8 * first_rank + 2 * (lane % 4);
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j) {
-        if (8 * (first_rank + j) >= r) break;
-        if (row < end) *reinterpret_cast<float2*>(to + 8 * j) = {made[j][0], made[j][1]};
-        if (row + 8 < end) *reinterpret_cast<float2*>(to + 8 * (r + j)) = {made[j][2], made[j][3]};
+      for (int j = 0; j < NT; ++j) {
+        mma_bf16(sum[own][j], fa, fb[j]);
+        if constexpr (kBoth) mma_bf16(made[own % 2][j], fm, w[own][j]);
       }
     }
-#pragma unroll 1
-    for (int k = 0; k < kRows; k += 16) {
-      uint32_t fb[NT][2], fa[kOwn][4];
+    if constexpr (kBoth) {
+      float* to = made_by + (step % 2 * kWarps + warp) * Layout<NT>::kMade + g * 8 * NT + 2 * t;
 #pragma unroll
-      for (int j = 0; j < NT; ++j) load_turned(fb[j], b + (k + lane % 16) * kBLd + 8 * j);
+      for (int j = 0; j < NT; ++j)
 #pragma unroll
-      for (int own = 0; own < kOwn; ++own)
-        if (warp + kWarps * own < tiles)
-          load_turned(fa[own], a + (k + 8 * (lane / 16) + lane % 8) * ld +
-                                   16 * (warp + kWarps * own) + 8 * (lane / 8 % 2));
-#pragma unroll
-      for (int own = 0; own < kOwn; ++own)
-        if (warp + kWarps * own < tiles)
-#pragma unroll
-          for (int j = 0; j < NT; ++j) mma_bf16(sum[own][j], fa[own], fb[j]);
+        for (int i = 0; i < 2; ++i)
+          *reinterpret_cast<float2*>(to + i * 64 * NT + 8 * j) = {
+              made[0][j][2 * i] + made[1][j][2 * i], made[0][j][2 * i + 1] + made[1][j][2 * i + 1]};
     }
   }
-#pragma unroll
-  for (int own = 0; own < kOwn; ++own) {
-#pragma unroll
-    for (int i = 0; i < 4 * NT; ++i) {
-      const int col = c0 + 16 * (warp + kWarps * own) + lane / 4 + 8 * (i / 2 % 2);
-      const int rank = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-      if (16 * (warp + kWarps * own) >= sums.cols || col >= n || rank >= r) continue;
-      const float made = sum[own][i / 4][i % 4];
-      if (p.y_parts != nullptr) {
-        p.y_parts[(static_cast<int64_t>(chunk) * n + col) * r + rank] = made;
-      } else {
-        float* y = p.y + static_cast<int64_t>(col) * p.column_step +
-                   static_cast<int64_t>(rank) * p.rank_step;
-        *y = fmaf(p.alpha, made, p.adds ? *y : 0.0f);
-      }
-    }
+  if constexpr (kBoth) {
+    __syncthreads();
+    if (steps > 0) finish(steps - 1);
   }
+  float* to = p.y_parts + static_cast<int64_t>(chunk) * n * r + 2 * t;
+#pragma unroll
+  for (int own = 0; own < kOwn<NT>; ++own)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = c0 + 16 * (warp + kWarps * own) + g + 8 * half;
+      if (warp + kWarps * own >= tiles || col >= n) continue;
+      float* row = to + static_cast<int64_t>(col) * r;
+#pragma unroll
+      for (int j = 0; j < NT; ++j)
+        if (8 * j < r)
+          *reinterpret_cast<float2*>(row + 8 * j) = {sum[own][j][2 * half],
+                                                     sum[own][j][2 * half + 1]};
+    }
 }
 
 // ---- adding parts
 
 struct Parts {
-  const float* from;  // [parts, rows, r]
-  void* y;
-  int row_step, rank_step;
-  int parts, rows, r, first_block;
-  float alpha;
-  bool adds, half;  // bf16
+  const float* from = nullptr;  // [parts, rows, r]
+  void* y = nullptr;
+  int row_step = 0, rank_step = 0;
+  int parts = 0, rows = 0, r = 0, first_block = 0;
+  float alpha = 1.0f;
+  bool adds = false, half = false;  // bf16
 };
 struct AllParts {
-  Parts at[2 * kMostSums];
-  int count;
+  Parts at[2 * kMostSums] = {};
+  int count = 0;
 };
 
 constexpr int kSharers = 8, kQuads = kThreads / kSharers;
@@ -293,8 +295,7 @@ struct Shares {
     bytes = 0;
     for (const TokenSum& s : sums) {
       const int64_t r = s.b.cols, own = divide_up(s.a.cols, 16 * tiles);
-      const int64_t floats =
-          (s.w ? own * tokens * r : 0) + (chunks > 1 ? chunks * s.a.cols * r : 0);
+      const int64_t floats = (s.w ? own * tokens * r : 0) + chunks * s.a.cols * r;
       bytes += static_cast<size_t>(floats) * sizeof(float);
     }
   }
@@ -305,15 +306,18 @@ bool launch_sums(const Queue& queue, std::span<const TokenSum> sums, void* scrat
   Shares shares;
   int64_t columns = 0;
   for (const TokenSum& s : sums) columns += s.a.cols;
-  shares.tiles = static_cast<int>(std::clamp<int64_t>(divide_up(divide_up(columns, 16), queue.sms),
-                                                      kLeastTiles, kOwn * kWarps));
   auto shared = [&] { return Layout<NT>(16 * shares.tiles).bytes(kBoth); };
   auto count = [&] {
-    const bool two = kBeside<NT> == 2 && 2 * (shared() + kReserved) <= kMostShared;
+    const bool two = kBeside<NT, kBoth> == 2 && 2 * (shared() + kReserved) <= kMostShared;
     shares.count(sums, (two ? 2 : 1) * queue.sms);
   };
+  const double stripes = std::sqrt(static_cast<double>(queue.sms) * static_cast<double>(columns) /
+                                   static_cast<double>(sums[0].a.rows));
+  constexpr int kMostTiles = kWarps * kOwn<NT>;
+  shares.tiles = std::clamp(static_cast<int>(static_cast<double>(columns) / (16 * stripes)),
+                            kLeastTiles, kMostTiles);
   count();
-  while (shares.bytes > kTokenSumsScratch && shares.tiles < kOwn * kWarps) {
+  while (shares.bytes > kTokenSumsScratch && shares.tiles < kMostTiles) {
     ++shares.tiles;
     count();
   }
@@ -344,17 +348,12 @@ bool launch_sums(const Queue& queue, std::span<const TokenSum> sums, void* scrat
     p = {.a = s.a.as<const Bf16>(),
          .b = s.b.as<const Bf16>(),
          .w = s.w.as<const float>(),
-         .y = s.y.as<float>(),
          .a_ld = static_cast<int>(s.a.ld),
          .b_ld = static_cast<int>(s.b.ld),
          .w_ld = static_cast<int>(s.w.ld),
-         .column_step = s.y_by_rank ? 1 : ld,
-         .rank_step = s.y_by_rank ? ld : 1,
          .n = n,
          .r = r,
-         .first_stripe = stripe,
-         .alpha = s.alpha,
-         .adds = s.y_adds};
+         .first_stripe = stripe};
     stripe += own;
     if (kBoth) {
       p.made_parts = free;
@@ -369,23 +368,20 @@ bool launch_sums(const Queue& queue, std::span<const TokenSum> sums, void* scrat
            .adds = s.made_adds,
            .half = true});
     }
-    if (shares.chunks > 1) {
-      p.y_parts = free;
-      add({.from = free,
-           .y = s.y.data,
-           .row_step = p.column_step,
-           .rank_step = p.rank_step,
-           .parts = static_cast<int>(shares.chunks),
-           .rows = n,
-           .r = r,
-           .alpha = s.alpha,
-           .adds = s.y_adds});
-    }
+    p.y_parts = free;
+    add({.from = free,
+         .y = s.y.data,
+         .row_step = s.y_by_rank ? 1 : ld,
+         .rank_step = s.y_by_rank ? ld : 1,
+         .parts = static_cast<int>(shares.chunks),
+         .rows = n,
+         .r = r,
+         .alpha = s.alpha,
+         .adds = s.y_adds});
   }
   launch(queue, kernel, static_cast<unsigned>(shares.stripes * shares.chunks), kThreads, shared(),
          all);
-  if (parts.count > 0)
-    launch(queue, add_parts_kernel, static_cast<unsigned>(blocks), kThreads, 0, parts);
+  launch(queue, add_parts_kernel, static_cast<unsigned>(blocks), kThreads, 0, parts);
   return true;
 }
 
