@@ -2,6 +2,7 @@
 // Decoding a few rows at a time in bf16, where back ends join steps, against the reference in f32.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "infer/decoder_engine.h"
@@ -27,12 +28,23 @@ ModelConfig small_config() {
   return c;
 }
 
+// Of sizes for which a back end may make all layers at once.
+ModelConfig even_config() {
+  ModelConfig c = small_config();
+  c.hidden = 192;
+  c.heads = 6;
+  c.kv_heads = 2;
+  c.head_dim = 64;
+  c.ffn = 320;
+  c.windows = {0, 3};
+  return c;
+}
+
 constexpr int32_t kTokens = 6;
 
 // Logits [kTokens][slots][vocab] of `slots` sequences, one token of each at a time.
-std::vector<float> decode(const std::string& device, DType compute, std::optional<DType> codes,
-                          int32_t slots) {
-  const ModelConfig config = small_config();
+std::vector<float> decode(const ModelConfig& config, const std::string& device, DType compute,
+                          std::optional<DType> codes, int32_t slots) {
   const auto backend = open_backend({.device = device, .threads = 2});
   ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
   weights.compute_in(compute);
@@ -49,24 +61,127 @@ std::vector<float> decode(const std::string& device, DType compute, std::optiona
   return all;
 }
 
-TEST(Decode, FewRowsInBf16AgreeWithTheReference) {
+double distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += std::pow(static_cast<double>(got.at(i)) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+void agrees_with_the_reference(const ModelConfig& config, std::initializer_list<int32_t> rows) {
   const std::optional<DType> kinds[] = {std::nullopt, DType::kQ8G32, DType::kQ8G64, DType::kQ4G32,
                                         DType::kQ4G128};
   for (const std::optional<DType>& codes : kinds) {
-    for (int32_t slots : {1, 3, 8, 16}) {
-      const std::vector<float> want = decode("ref", DType::kF32, codes, slots);
+    for (int32_t slots : rows) {
+      const std::vector<float> want = decode(config, "ref", DType::kF32, codes, slots);
       for (const std::string& device : backend_names()) {
         if (device == "ref") continue;
-        const std::vector<float> got = decode(device, DType::kBF16, codes, slots);
+        const std::vector<float> got = decode(config, device, DType::kBF16, codes, slots);
         ASSERT_EQ(got.size(), want.size());
-        double difference = 0, norm = 0;
-        for (size_t i = 0; i < got.size(); ++i) {
-          difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
-          norm += std::pow(static_cast<double>(want[i]), 2);
-        }
-        EXPECT_LE(std::sqrt(difference / norm), 0.03)
+        EXPECT_LE(distance(got, want), 0.03)
             << device << ", " << slots << " rows, " << (codes ? dtype_name(*codes) : "bf16");
       }
+    }
+  }
+}
+
+TEST(Decode, FewRowsInBf16AgreeWithTheReference) {
+  agrees_with_the_reference(small_config(), {1, 3, 8, 16});
+}
+TEST(Decode, EvenSizesAgreeWithTheReference) { agrees_with_the_reference(even_config(), {1}); }
+
+// Rows of one sequence see what the rows before them put into the cache in the same run, and a long
+// range is looked at in parts.
+TEST(Decode, RowsOfOneSequenceBehindALongPrompt) {
+  ModelConfig config = even_config();
+  config.hidden = config.ffn = 64;
+  config.heads = 2;
+  config.kv_heads = 1;
+  config.windows = {0, 0};
+  config.max_positions = 700;
+  constexpr int32_t kPrompt = 640;
+  auto logits_of = [&](const std::string& device, DType compute, std::optional<DType> codes) {
+    const auto backend = open_backend({.device = device, .threads = 2});
+    ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+    weights.compute_in(compute);
+    if (codes) weights.quantize_to(*codes);
+    DecoderEngine engine(*backend, config, weights, {}, nullptr, 1, 700);
+    std::vector<SlotToken> run;
+    std::vector<float> all, logits;
+    auto add = [&](int32_t first, int32_t count) {
+      run.clear();
+      for (int32_t i = first; i < first + count; ++i)
+        run.push_back({i * 37 % 300, 0, i, i + 1 == first + count});
+      engine.run(run, logits);
+      all.insert(all.end(), logits.begin(), logits.end());
+    };
+    add(0, kPrompt);
+    add(kPrompt, 4);
+    add(kPrompt + 4, 1);
+    add(kPrompt + 5, 1);
+    return all;
+  };
+  for (const std::optional<DType>& codes :
+       {std::optional<DType>(), std::optional<DType>(DType::kQ8G32)}) {
+    const std::vector<float> want = logits_of("ref", DType::kF32, codes);
+    for (const std::string& device : backend_names()) {
+      if (device == "ref") continue;
+      EXPECT_LE(distance(logits_of(device, DType::kBF16, codes), want), 0.03) << device;
+    }
+  }
+}
+
+// On a device whose kernels promise it, the bits of one of several rows do not depend on how many
+// are decoded beside it, and no row's on the run.
+TEST(Decode, ARowsBitsAreItsOwn) {
+  const ModelConfig config = even_config();
+  for (const std::string& device : backend_names()) {
+    if (device != "cuda") continue;
+    for (const std::optional<DType>& codes :
+         {std::optional<DType>(), std::optional<DType>(DType::kQ4G32)}) {
+      const std::vector<float> three = decode(config, device, DType::kBF16, codes, 3);
+      const std::vector<float> four = decode(config, device, DType::kBF16, codes, 4);
+      const auto vocab = static_cast<size_t>(config.vocab);
+      for (size_t t = 0; t < kTokens; ++t)
+        for (size_t i = 0; i < vocab; ++i)
+          ASSERT_EQ(three[3 * t * vocab + i], four[4 * t * vocab + i]);
+      EXPECT_EQ(decode(config, device, DType::kBF16, codes, 1),
+                decode(config, device, DType::kBF16, codes, 1));
+    }
+  }
+}
+
+// Likeliest tokens of a walk on the device are those of its logits.
+TEST(Decode, AWalkInBf16FollowsItsLogits) {
+  const ModelConfig config = even_config();
+  constexpr int32_t kSteps = 8;
+  for (const std::string& device : backend_names()) {
+    for (int32_t slots : {1, 3}) {
+      const auto backend = open_backend({.device = device, .threads = 2});
+      ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+      weights.compute_in(device == "ref" ? DType::kF32 : DType::kBF16);
+      weights.quantize_to(DType::kQ8G32);
+      DecoderEngine engine(*backend, config, weights, {}, nullptr, slots, 16);
+      std::vector<SlotToken> first, run;
+      for (int32_t slot = 0; slot < slots; ++slot) first.push_back({17 * slot + 3, slot, 0, true});
+      run = first;
+      std::vector<int32_t> wanted, drawn;
+      std::vector<float> logits;
+      for (int32_t step = 0; step < kSteps; ++step) {
+        engine.run(run, logits);
+        for (int32_t slot = 0; slot < slots; ++slot) {
+          const auto row = logits.begin() + slot * config.vocab;
+          const auto id = static_cast<int32_t>(std::max_element(row, row + config.vocab) - row);
+          wanted.push_back(id);
+          run[static_cast<size_t>(slot)] = {id, slot, step + 1, true};
+        }
+      }
+      engine.walk_from(first, {});
+      engine.walk(kSteps);
+      engine.walked(kSteps, drawn);
+      EXPECT_EQ(drawn, wanted) << device << ", " << slots << " rows";
     }
   }
 }
