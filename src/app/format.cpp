@@ -40,6 +40,7 @@ std::string format_bytes(int64_t bytes) {
 
 std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
+  if (seconds > 0 && seconds < 0.1) return format_ms(1000 * seconds);
   if (seconds < 9.95) return printed("%.1f s", seconds);
   int64_t whole = std::llround(seconds);
   if (whole < 60) return printed("%d s", static_cast<int>(whole));

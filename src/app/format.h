@@ -12,7 +12,7 @@ namespace wick {
 
 std::string format_count(int64_t n);         // 1,234,567
 std::string format_bytes(int64_t bytes);     // 61.4 MB (decimal)
-std::string format_seconds(double seconds);  // 4.2 s, 1 m 32 s, 2 h 05 m
+std::string format_seconds(double seconds);  // 35.0 ms, 4.2 s, 1 m 32 s, 2 h 05 m
 std::string format_ms(double ms);            // 0.41 ms, 12.3 ms, 1.52 s
 std::string fixed(double value, int digits);
 std::string general(double value, int digits = 4);                                // %g: 1e-04, 0.5

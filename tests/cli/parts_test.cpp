@@ -38,6 +38,9 @@ TEST(Format, ForPeople) {
   EXPECT_EQ(format_bytes(999), "999 B");
   EXPECT_EQ(format_bytes(61'400'000), "61.4 MB");
   EXPECT_EQ(format_bytes(999'999), "1.0 MB");
+  EXPECT_EQ(format_seconds(0), "0.0 s");
+  EXPECT_EQ(format_seconds(0.0105), "10.5 ms");
+  EXPECT_EQ(format_seconds(0.12), "0.1 s");
   EXPECT_EQ(format_seconds(4.21), "4.2 s");
   EXPECT_EQ(format_seconds(92), "1 m 32 s");
   EXPECT_EQ(format_seconds(7500), "2 h 05 m");

@@ -28,7 +28,7 @@ ModelConfig small_config() {
   return c;
 }
 
-// Of sizes for which a back end may make all layers at once.
+// Of sizes that kernels take in whole vectors and tiles; one layer with a window.
 ModelConfig even_config() {
   ModelConfig c = small_config();
   c.hidden = 192;
