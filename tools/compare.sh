@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # wick beside PyTorch + PEFT, llama.cpp and MLX: same weights, same token ids, engines in turn.
-# Writes bench/results and docs/benchmarks.md.
+# Writes bench/results, docs/benchmarks.md and README.md's table of speeds.
 #
 #   tools/compare.sh cpu             five rounds, about half an hour once the peers are installed
 #   tools/compare.sh cpu --quick     two short rounds, about ten minutes
 #   tools/compare.sh cuda            one NVIDIA GPU: training by size, decoding; five rounds
 #   tools/compare.sh cuda --quick    two rounds, without the larger models
 #
-#   --out FILE       where the results go; docs/benchmarks.md is written only without it
+#   --out FILE       where the results go; docs/benchmarks.md and README.md are written only without it
 #   --rounds N       rounds (5; 2 with --quick)
 #   --only PATTERN   some cases only, such as 'decode/*', 'train/wick-*' or bench; cuda takes
 #                    several with commas, and groups such as train-1x512

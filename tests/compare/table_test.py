@@ -93,6 +93,14 @@ class TableTest(unittest.TestCase):
         self.assertIn("#### Larger shapes", text)
         self.assertIn("qwen2.5-3b: train, step", text)
 
+    def test_the_readme_keeps_what_is_around_its_table(self):
+        r = results([case("wick", "bf16", [[10.0]]), case("PyTorch", "bf16", [[25.0]])])
+        text = table.speeds([r])
+        self.assertIn("2.50×", text)
+        readme = "# a\n" + table.FIRST + "old\n" + table.LAST + "rest\n"
+        self.assertEqual(table.with_speeds(readme, text),
+                         "# a\n" + table.FIRST + text + table.LAST + "rest\n")
+
     def test_no_results_no_tables(self):
         self.assertIn("No results are kept yet.", table.page([]))
 

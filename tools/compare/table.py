@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/benchmarks.md from bench/results/*.json and bench/results/*/*.json.
+"""Writes docs/benchmarks.md from bench/results/*.json and bench/results/*/*.json, and of it
+README.md's table of speeds.
 
-    python3 tools/compare/table.py            writes the page
-    python3 tools/compare/table.py --check    exit code 1 where the page is not what it would write
+    python3 tools/compare/table.py            writes both
+    python3 tools/compare/table.py --check    exit code 1 where they are not what it would write
 
 Standard library only; nothing is measured here.
 """
@@ -17,6 +18,8 @@ from table_text import median, number, quantile, size, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+FIRST, LAST = "<!-- speeds, by tools/compare/table.py -->\n", "<!-- end of speeds -->\n"
 RESULTS = ROOT / "bench" / "results"
 
 INTRO = """# Benchmarks
@@ -326,6 +329,28 @@ def page(results):
     return text
 
 
+def speeds(results):
+    """README's table: each work against its strongest peer, by machine."""
+    rows = []
+    for each in results:
+        if each["format"] == table_cuda.FORMAT:
+            groups = list(each["groups"].values())
+            machine = groups[0]["card"]["name"] if groups else ""
+            found = table_cuda.headline(groups)
+        else:
+            machine = f"CPU, {each['threads']} threads, {each['machine']['isa'].upper()}"
+            found = headline(each)
+        rows += [[machine, work, own, f"{peer}: {its}", ratio]
+                 for work, own, peer, its, ratio, *_ in found]
+    return table(["machine", "work", "wick", "strongest peer", "wick is faster by"], rows, 2)
+
+
+def with_speeds(readme, text):
+    """The README with `text` between its two marks."""
+    before, rest = readme.split(FIRST)
+    return before + FIRST + text + LAST + rest.split(LAST)[1]
+
+
 def read_results(folder):
     paths = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
     found = [json.loads(path.read_text()) for path in paths]
@@ -333,13 +358,14 @@ def read_results(folder):
 
 
 def main():
-    text = page(read_results(RESULTS))
-    if "--check" in sys.argv[1:]:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            print("docs/benchmarks.md is not what tools/compare/table.py writes; run it")
+    results = read_results(RESULTS)
+    wanted = {PAGE: page(results), README: with_speeds(README.read_text(), speeds(results))}
+    for path, text in wanted.items():
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"{path.relative_to(ROOT)} is not what tools/compare/table.py writes; run it")
             return 1
-        return 0
-    PAGE.write_text(text)
     return 0
 
 
