@@ -10,8 +10,8 @@
 #
 #   --out FILE       where the results go; docs/benchmarks.md and README.md are written only without it
 #   --rounds N       rounds (5; 2 with --quick)
-#   --only PATTERN   some cases only, such as 'decode/*', 'train/wick-*' or bench; cuda takes
-#                    several with commas, and groups such as train-1x512
+#   --only PATTERNS  some cases only, with commas: 'decode/*', 'train/wick-*', bench, and for cpu
+#                    bench/qwen2.5-3b, for cuda groups such as train-1x512
 #   --resume         keep what was measured with the same commit, versions and settings
 #   --seconds N      stop after that long; go on with --resume
 #   --wick BINARY    this binary instead of building one
@@ -19,6 +19,7 @@
 #
 # cpu:
 #   --threads N      threads of every engine (2)
+#   --add            what is measured joins the results that are there, or takes its place in them
 #   --cache FOLDER   where the built llama.cpp is kept (WICK_COMPARE_CACHE; out/compare/cache)
 #   --jobs N         compilers at a time when llama.cpp is built (all cores)
 #   --install-only   install and build the peers, measure nothing
@@ -45,7 +46,7 @@ case ${1:-} in
 esac
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick | --resume) pass+=("$1") ;;
+    --quick | --resume | --add) pass+=("$1") ;;
     --install-only) install_only=1 ;;
     --threads | --rounds | --only | --seconds) pass+=("$1" "${2:?$1 needs a value}"); shift ;;
     --out) out=${2:?--out needs a file}; shift ;;

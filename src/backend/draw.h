@@ -65,6 +65,9 @@ inline float exp_negative(float x) {
   return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 
+// weights[i] = exp_negative((logits[i] - most) * by), on vectors as wide as the machine has.
+void weigh(std::span<const float> logits, float most, float by, float* weights);
+
 // The token; -1 where no logit is a number above minus infinity.
 int32_t draw_token(std::span<const float> logits, const DrawHow& how);
 

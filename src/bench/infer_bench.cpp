@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <optional>
 
 #include "bench/infer_case.h"
 #include "bench/profile.h"
+#include "bench/read_probe.h"
 
 namespace wick {
 
@@ -50,10 +52,27 @@ void decode_row(const BenchContext& c, const char* bench, const char* what, int6
   run.prefill_drawn(o.prompt);
   BenchResult r = row(bench, what, batch, o.prompt);
   const int64_t steps = run.engine().can_walk() ? std::min(kStepsAtOnce, room) : 1;
-  r.ms = scaled(summarize(measure(o.effort, [&] { run.decode_drawn(steps, o.prompt); })),
-                1.0 / static_cast<double>(steps));
   const Plan& plan = run.engine().plan(batch);
   const double bytes = weight_traffic(plan, c.backend());
+  std::optional<ReadProbe> probe;
+  if (!c.backend().runs_ahead()) probe.emplace(c, plan);
+  if (probe && !probe->is_useful()) probe.reset();
+  std::vector<double> reads;
+  const std::vector<double> ms = measure(
+      o.effort, [&] { run.decode_drawn(steps, o.prompt); },
+      [&] {
+        if (probe) reads.push_back(probe->gb_per_second());
+      });
+  r.ms = scaled(summarize(ms), 1.0 / static_cast<double>(steps));
+  if (probe) {
+    // The warm-up was probed too.
+    reads.erase(reads.begin(), reads.end() - static_cast<ptrdiff_t>(ms.size()));
+    std::vector<double> shares;
+    for (size_t i = 0; i < ms.size(); ++i)
+      shares.push_back(100 * bytes * static_cast<double>(steps) * 1e-6 / ms[i] / reads[i]);
+    r.more["read_gb_per_second"] = summarize(reads).median;
+    r.more["percent_of_reads"] = summarize(shares).median;
+  }
   r.gflop = plan_flops(plan) * 1e-9;
   r.more["weight_bytes"] = bytes;
   r.more["gb_per_second"] = bytes * 1e-6 / r.ms.median;

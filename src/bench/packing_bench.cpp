@@ -3,6 +3,9 @@
 // the rows sorted by length: the same rows, the same step, the same arithmetic per token slot.
 // Where a padded batch is run as others run it, its padding goes through the head as well; wick's
 // own step would leave that out, which is a row of its own.
+//
+// Where a step is slow there are fewer rows, drawn from the same lengths as evenly: the time of a
+// first one says how many.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,20 +20,22 @@ namespace wick {
 
 namespace {
 
-constexpr int64_t kRows = 128, kBatch = 8, kLongest = 2048, kMedian = 120, kWidth = 16;
+constexpr int64_t kMostRows = 128, kLeastRows = 16;
+constexpr int64_t kBatch = 8, kLongest = 2048, kMedian = 120, kWidth = 16;
 constexpr int64_t kDraws = 16;
+constexpr double kPatience = 25;  // times the seconds of a case, for the whole table
 constexpr uint64_t kLengthStream = 0x6c656e67;
 
 // Log-normal lengths with σ = 1, cut at the limit; every token but the first is trained. A row
 // stands for kDraws draws of about its length: so few rows drawn one by one would be now many long
 // ones, now none, and padding costs accordingly.
-ExampleSet mixed_rows(const BenchContext& c) {
+ExampleSet mixed_rows(const BenchContext& c, int64_t count) {
   Rng rng(mix_key(c.options.seed, kLengthStream));
-  std::vector<double> draws(static_cast<size_t>(kRows * kDraws));
+  std::vector<double> draws(static_cast<size_t>(count * kDraws));
   for (double& x : draws) x = std::exp(static_cast<double>(rng.normal()));
   std::sort(draws.begin(), draws.end());
   std::vector<Example> rows;
-  for (int64_t r = 0; r < kRows; ++r) {
+  for (int64_t r = 0; r < count; ++r) {
     const double drawn =
         static_cast<double>(kMedian) * draws[static_cast<size_t>(r * kDraws + kDraws / 2)];
     const int64_t length =
@@ -46,12 +51,17 @@ ExampleSet mixed_rows(const BenchContext& c) {
   return ExampleSet::from_examples(std::move(rows), "rows of mixed length");
 }
 
-// The rows side by side, each with as many slots as the longest: the padding attends like the rest
-// of its row. With `whole_head` it also predicts something, for the time that takes.
-Pack padded_pack(const ExampleSet& set, std::span<const int64_t> rows, bool whole_head) {
+// Slots of each row where all are as long as the longest.
+int64_t padded_width(const ExampleSet& set, std::span<const int64_t> rows) {
   int64_t width = 0;
   for (int64_t row : rows) width = std::max(width, row_size(set[row]).tokens);
-  width = (width + kWidth - 1) / kWidth * kWidth;
+  return (width + kWidth - 1) / kWidth * kWidth;
+}
+
+// The rows side by side: the padding attends like the rest of its row. With `whole_head` it also
+// predicts something, for the time that takes.
+Pack padded_pack(const ExampleSet& set, std::span<const int64_t> rows, bool whole_head) {
+  const int64_t width = padded_width(set, rows);
   Pack pack;
   for (int64_t row : rows) {
     const Example& e = set[row];
@@ -78,7 +88,8 @@ Pack padded_pack(const ExampleSet& set, std::span<const int64_t> rows, bool whol
 
 class PackingCase {
  public:
-  explicit PackingCase(const BenchContext& c) : c_(c), config_(c.config()), set_(mixed_rows(c)) {
+  PackingCase(const BenchContext& c, int64_t rows)
+      : c_(c), config_(c.config()), set_(mixed_rows(c, rows)) {
     // Time does not care whether the model has learned positions that far.
     config_.max_positions = std::max(config_.max_positions, kLongest);
     ms_.resize(static_cast<size_t>(c.options.effort.iters > 0 ? c.options.effort.iters : 2));
@@ -88,6 +99,32 @@ class PackingCase {
     lora.targets = c.options.targets;
     adapter_.emplace(Adapter::create(lora, adaptable_linears(c.config())));
     for (int64_t i = 0; i < set_.size(); ++i) useful_ += row_size(set_[i]).tokens;
+  }
+
+  // Milliseconds of a token slot in the first update that is packed.
+  double slot_ms() {
+    const Order order(set_, kBatch, c_.options.seed, true);
+    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once());
+    TrainStep step = make_step(limits, {});
+    const std::vector<Pack> packs =
+        pack_rows(set_, order.update(0), limits, c_.options.seed, 0, true);
+    const double slots = static_cast<double>(limits.tokens) * static_cast<double>(packs.size());
+    return update_ms(step, packs) / slots;
+  }
+  // What the whole table takes at that speed.
+  double table_ms(double slot_ms) const {
+    const Order order(set_, kBatch, c_.options.seed, true);
+    std::vector<int64_t> sorted = by_length();
+    int64_t slots = useful_;
+    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
+      slots += 2 * kBatch * padded_width(set_, order.update(u));
+      slots += kBatch * padded_width(set_, batch_of(sorted, u));
+    }
+    // An update as long as a case may be is run once.
+    const double update =
+        slot_ms * static_cast<double>(useful_ * kBatch) / static_cast<double>(set_.size());
+    const double runs = is_long(update) ? 1 : static_cast<double>(ms_.size() + 1);
+    return slot_ms * static_cast<double>(slots) * runs;
   }
 
   void packed() {
@@ -105,16 +142,11 @@ class PackingCase {
   }
 
   void padded(const char* what, bool sorted, bool whole_head) {
-    std::vector<int64_t> rows(static_cast<size_t>(set_.size()));
-    std::iota(rows.begin(), rows.end(), int64_t{0});
     const Order order(set_, kBatch, c_.options.seed, true);
-    if (sorted)
-      std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) {
-        return set_[a].ids.size() < set_[b].ids.size();
-      });
+    const std::vector<int64_t> rows = by_length();
     for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
-      std::vector<int64_t> batch = order.update(u);
-      if (sorted) batch.assign(rows.begin() + u * kBatch, rows.begin() + (u + 1) * kBatch);
+      const std::vector<int64_t> drawn = order.update(u);
+      const std::span<const int64_t> batch = sorted ? batch_of(rows, u) : std::span(drawn);
       const std::vector<Pack> packs = {padded_pack(set_, batch, whole_head)};
       const PackLimits limits = {static_cast<int64_t>(packs[0].ids.size()),
                                  static_cast<int64_t>(packs[0].targets.size())};
@@ -126,6 +158,17 @@ class PackingCase {
   }
 
  private:
+  std::vector<int64_t> by_length() const {
+    std::vector<int64_t> rows(static_cast<size_t>(set_.size()));
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+    std::stable_sort(rows.begin(), rows.end(),
+                     [&](int64_t a, int64_t b) { return set_[a].ids.size() < set_[b].ids.size(); });
+    return rows;
+  }
+  static std::span<const int64_t> batch_of(const std::vector<int64_t>& rows, int64_t update) {
+    return std::span(rows).subspan(static_cast<size_t>(update * kBatch), kBatch);
+  }
+
   TrainStep make_step(const PackLimits& limits, const std::vector<int64_t>& sizes) {
     StepOptions s;
     s.limits = limits;
@@ -137,20 +180,20 @@ class PackingCase {
     return step;
   }
 
-  void time_update(TrainStep& step, const std::vector<Pack>& packs) {
+  static double update_ms(TrainStep& step, const std::vector<Pack>& packs) {
     int64_t targets = 0;
     for (const Pack& pack : packs) targets += pack.used_targets;
-    const float weight = 1.0f / static_cast<float>(targets);
-    for (size_t i = 0; i <= ms_.size(); ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      step.step(packs, weight, AdamwSettings{});
-      const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start;
-      if (i > 0) ms_[i - 1] += ms.count();
-      // Where one update takes that long, its first time is as good as a later one.
-      if (i > 0 || ms.count() < 1e3 * c_.options.effort.seconds) continue;
-      for (double& pass : ms_) pass += ms.count();
-      return;
-    }
+    const auto start = std::chrono::steady_clock::now();
+    step.step(packs, 1.0f / static_cast<float>(targets), AdamwSettings{});
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
+  bool is_long(double ms) const { return ms >= 1e3 * c_.options.effort.seconds; }
+
+  void time_update(TrainStep& step, const std::vector<Pack>& packs) {
+    const double first = update_ms(step, packs);
+    // Where one update takes that long, its first time is as good as a later one.
+    for (double& pass : ms_) pass += is_long(first) ? first : update_ms(step, packs);
   }
 
   void emit(const char* what) {
@@ -163,6 +206,7 @@ class PackingCase {
     r.targets = joined(c_.options.targets);
     r.ms = summarize(ms_);
     if (packed_ms_ == 0) packed_ms_ = r.ms.median;
+    r.more["rows"] = set_.size();
     r.more["slots"] = slots_;
     r.more["fill"] = static_cast<double>(useful_) / static_cast<double>(slots_);
     r.more["packed_is_faster"] = r.ms.median / packed_ms_;
@@ -183,7 +227,12 @@ class PackingCase {
 }  // namespace
 
 void bench_packing(const BenchContext& c) {
-  PackingCase packing(c);
+  const double slot_ms = PackingCase(c, kLeastRows).slot_ms();
+  int64_t rows = kMostRows;
+  while (rows > kLeastRows &&
+         PackingCase(c, rows).table_ms(slot_ms) > 1e3 * kPatience * c.options.effort.seconds)
+    rows /= 2;
+  PackingCase packing(c, rows);
   packing.packed();
   packing.padded("padded to the longest row", false, true);
   packing.padded("the same, no padding in the head", false, false);

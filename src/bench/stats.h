@@ -22,9 +22,10 @@ Timing scaled(const Timing& timing, double factor);
 
 // How long a case is run. Stops after `iters` runs, or, with 0, once `seconds` have passed and
 // there are at least `least` runs. A case whose single runs take long is not run that often: its
-// warm-up ends after `seconds`, and two runs are enough after kPatience times that (and a second).
+// warm-up ends after `seconds`, two runs are enough after kPatience times that (and a second), and
+// a run of kLong seconds counts even as the first, whose own costs are nothing beside it.
 struct Effort {
-  static constexpr double kPatience = 10;
+  static constexpr double kPatience = 5, kLong = 5;
   int64_t warmup = 2, iters = 0;
   double seconds = 2;
   int64_t least = 5, most = 10'000;
@@ -32,6 +33,7 @@ struct Effort {
   bool enough_warmup(int64_t runs, double spent) const {
     return runs >= warmup || (iters == 0 && runs > 0 && spent >= seconds);
   }
+  bool counts(double warmup_seconds) const { return iters == 0 && warmup_seconds >= kLong; }
   bool enough(int64_t runs, double spent) const {
     if (iters > 0) return runs >= iters;
     return (runs >= least && spent >= seconds) ||
@@ -46,19 +48,24 @@ std::vector<double> measure(const Effort& effort, F&& run, Between&& between) {
   auto seconds_since = [](Clock::time_point from) {
     return std::chrono::duration<double>(Clock::now() - from).count();
   };
-  Clock::time_point start = Clock::now();
-  for (int64_t i = 0; !effort.enough_warmup(i, seconds_since(start)); ++i) {
-    between();
-    run();
-  }
-  std::vector<double> samples;
-  start = Clock::now();
-  for (int64_t i = 0; i < effort.most && !effort.enough(i, seconds_since(start)); ++i) {
+  auto timed = [&] {
     between();
     const Clock::time_point t0 = Clock::now();
     run();
-    samples.push_back(1e3 * seconds_since(t0));
+    return seconds_since(t0);
+  };
+  std::vector<double> samples;
+  Clock::time_point start = Clock::now(), counted = start;
+  for (int64_t i = 0; !effort.enough_warmup(i, seconds_since(start)); ++i) {
+    const double seconds = timed();
+    if (effort.counts(seconds))
+      samples.push_back(1e3 * seconds);
+    else
+      counted = Clock::now();
   }
+  while (static_cast<int64_t>(samples.size()) < effort.most &&
+         !effort.enough(static_cast<int64_t>(samples.size()), seconds_since(counted)))
+    samples.push_back(1e3 * timed());
   return samples;
 }
 template <typename F>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bound by passes over the vocabulary: a draw makes three to five of them, each a plain loop. No
-// filter sorts: cut-offs are found with a histogram over the leading bits of the weights.
+// filter sorts: cut-offs are found with a histogram over the leading bits of the weights, which
+// stays in the first cache.
 #include "infer/sampler.h"
 
 #include <algorithm>
@@ -43,10 +44,7 @@ double sum_of(const std::vector<float>& x) {
 void weigh(std::span<const float> logits, float max, float inverse_temperature,
            std::vector<float>& weights) {
   weights.resize(logits.size());
-  const float* in = logits.data();
-  float* out = weights.data();
-  for (size_t i = 0, n = logits.size(); i < n; ++i)
-    out[i] = exp_negative((in[i] - max) * inverse_temperature);
+  wick::weigh(logits, max, inverse_temperature, weights.data());
 }
 
 double weight_of(const std::vector<TokenWeight>& candidates) {
@@ -86,17 +84,15 @@ void apply(std::vector<TokenWeight>& candidates, Cut cut) {
 // them and they weigh at least `mass`; or all.
 //
 // Weights are not negative, so their bits order as they do. A histogram finds the leading bits of
-// the cut, and two more the others among the weights that share those, until few are left: time is
-// linear however flat the distribution is.
+// the cut, and three more the others among the weights that share those, until few are left: time
+// is linear however flat the distribution is.
 Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double mass) {
   struct Bucket {
     int64_t count = 0;
     double mass = 0;
   };
-  struct Level {
-    int shift, bits;
-  };
-  constexpr Level kLevels[] = {{21, 11}, {10, 11}, {0, 10}};
+  // Leading bits that a histogram tells apart: exponent and four more, then eight at a time.
+  constexpr int kShifts[] = {19, 11, 3, 0};
   // Neighbours add to different histograms, so that one add need not wait for the last.
   constexpr size_t kCopies = 4;
   constexpr size_t kSortable = 256;
@@ -105,28 +101,32 @@ Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double m
   for (size_t i = 0; i < candidates.size(); ++i) weights[i] = candidates[i].weight;
   std::vector<Bucket> buckets;
   Bucket above;
-  for (const Level& level : kLevels) {
+  for (const int shift : kShifts) {
     if (weights.size() <= kSortable) break;
-    uint32_t mask = (1u << level.bits) - 1;
-    auto bucket_of = [&](float weight) {
-      return (std::bit_cast<uint32_t>(weight) >> level.shift) & mask;
-    };
-    buckets.assign(kCopies << level.bits, Bucket());
+    auto bits_of = [&](float weight) { return std::bit_cast<uint32_t>(weight) >> shift; };
+    uint32_t low = ~0u, high = 0;
+    for (const float weight : weights) {
+      low = std::min(low, std::bit_cast<uint32_t>(weight));
+      high = std::max(high, std::bit_cast<uint32_t>(weight));
+    }
+    low >>= shift;
+    high >>= shift;
+    buckets.assign(kCopies * (high - low + 1), Bucket());
     for (size_t i = 0; i < weights.size(); ++i) {
-      Bucket& bucket = buckets[bucket_of(weights[i]) * kCopies + i % kCopies];
+      Bucket& bucket = buckets[(bits_of(weights[i]) - low) * kCopies + i % kCopies];
       ++bucket.count;
       bucket.mass += weights[i];
     }
-    uint32_t chosen = 0;
+    uint32_t chosen = low;
     Bucket above_chosen;
-    for (uint32_t b = mask + 1; b-- > 0;) {
+    for (uint32_t b = high - low + 1; b-- > 0;) {
       Bucket sum;
       for (size_t j = 0; j < kCopies; ++j) {
         sum.count += buckets[b * kCopies + j].count;
         sum.mass += buckets[b * kCopies + j].mass;
       }
       if (sum.count == 0) continue;
-      chosen = b;
+      chosen = low + b;
       above_chosen = above;
       above.count += sum.count;
       above.mass += sum.mass;
@@ -135,7 +135,7 @@ Cut find_cut(const std::vector<TokenWeight>& candidates, int64_t count, double m
     // Sums rounded in another order may end just below the mass: then all that there is.
     mass = std::min(mass, above.mass);
     above = above_chosen;
-    std::erase_if(weights, [&](float weight) { return bucket_of(weight) != chosen; });
+    std::erase_if(weights, [&](float weight) { return bits_of(weight) != chosen; });
   }
   // Few are left, or only equal ones.
   if (weights.size() <= kSortable) std::sort(weights.begin(), weights.end(), std::greater<>());
@@ -402,22 +402,22 @@ int32_t Sampler::draw_filtered(std::span<const float> logits, float max, int64_t
   RandomDraw draw = random_draw(key(), position);
   if (draw.coin < o.xtc_probability) drop_top_choices(candidates_, o.xtc_threshold, o.xtc_special);
 
-  double sum = 0;
-  const float by = inverse_temperature(o.temperature);
+  kept_.resize(candidates_.size());
   float kept_max = -kInfinity;
-  for (const TokenWeight& c : candidates_)
-    kept_max = std::max(kept_max, logits[static_cast<size_t>(c.id)]);
-  for (TokenWeight& c : candidates_) {
-    c.weight = exp_negative((logits[static_cast<size_t>(c.id)] - kept_max) * by);
-    sum += c.weight;
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    kept_[i] = logits[static_cast<size_t>(candidates_[i].id)];
+    kept_max = std::max(kept_max, kept_[i]);
   }
+  weigh(kept_, kept_max, inverse_temperature(o.temperature), weights_);
+  double sum = 0;
+  for (const float weight : weights_) sum += weight;
   double left = draw.where * sum;
   int32_t last = candidates_.front().id;
-  for (const TokenWeight& c : candidates_) {
-    if (c.weight <= 0) continue;
-    last = c.id;
-    if (left < c.weight) break;
-    left -= c.weight;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] <= 0) continue;
+    last = candidates_[i].id;
+    if (left < weights_[i]) break;
+    left -= weights_[i];
   }
   return last;
 }

@@ -90,7 +90,7 @@ class Sampler {
   bool filters_ = false;
   std::vector<int32_t> counts_;  // all 0 between calls
   std::vector<int32_t> seen_;
-  std::vector<float> weights_, maxima_;
+  std::vector<float> weights_, maxima_, kept_;
   std::vector<TokenWeight> candidates_;
 };
 

@@ -18,6 +18,20 @@ HEAD = HIDDEN * VOCAB
 LEARNING_RATE = 1e-3
 ROWS = 10  # losses that are compared
 
+# Larger shapes, of which wick's own tables and PyTorch have a few rows: layers, hidden, query and
+# KV heads, ffn, vocabulary, whether the head is the embedding.
+SHAPES = {"qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True),
+          "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False)}
+
+
+def weight_bytes(shape):
+    """In bf16."""
+    layers, hidden, heads, kv_heads, ffn, vocab, tied = SHAPES[shape]
+    kv = hidden // heads * kv_heads
+    linears = layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn)
+    return 2 * (linears + (1 if tied else 2) * hidden * vocab)
+
+
 # Bytes of a weight as it rests, scales included.
 BYTES = {"f32": 4, "bf16": 2, "8": 34 / 32, "4": 18 / 32}
 

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One case of the comparison in PyTorch, transformers and PEFT; prints one JSON object.
 
-    python tools/compare/peer_torch.py train|prefill|decode|ops|reference FOLDER [--dtype bf16] …
+    python tools/compare/peer_torch.py train|prefill|decode|ops|shape|reference FOLDER [--dtype bf16] …
 
 FOLDER is what make_model.py wrote. `ops` gives single operations by the names that `wick bench` has
-for them, `reference` prints what the others are checked against: ten
-losses and the likeliest next tokens of both prompts, in f32.
+for them, `shape` a step, a prompt and a token of random weights of a larger shape, `reference`
+prints what the others are checked against: ten losses and the likeliest next tokens of both
+prompts, in f32.
 """
 
 import argparse
@@ -20,6 +21,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read by the imports below
 import torch
 import transformers
 
+from cases import SHAPES
+
 TOP = 1000  # of the next tokens, for the checks
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -31,13 +34,61 @@ def load(args):
         args.folder / "model", dtype=DTYPES[args.dtype], attn_implementation="sdpa")
 
 
-def train(args, ids, steps):
+def load_shape(args):
+    """Random weights: a block of them again and again, since only the time is wanted."""
+    layers, hidden, heads, kv_heads, ffn, vocab, tied = SHAPES[args.shape]
+    config = transformers.Qwen2Config(
+        num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
+        num_key_value_heads=kv_heads, intermediate_size=ffn, vocab_size=vocab,
+        tie_word_embeddings=tied, max_position_embeddings=32768)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=DTYPES[args.dtype], attn_implementation="sdpa")
+    inverse = model.model.rotary_emb.__class__(config).inv_freq
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    model.model.rotary_emb.inv_freq = inverse
+    block = (0.02 * torch.randn(1 << 22)).to(DTYPES[args.dtype])
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            flat = weight.view(-1)
+            for at in range(0, len(flat), len(block)):
+                part = flat[at:at + len(block)]
+                part.copy_(block[:len(part)])
+            if "norm" in name:
+                weight.fill_(1)
+    return model
+
+
+def shape(args, ids):
+    """Lines of `wick bench train prefill decode --shape`, timed on this engine."""
     import peft
-    base = load(args)
+    model, lines = load_shape(args), []
+
+    def add(what, ms):
+        ms = sorted(ms)
+        lines.append({"bench": "shapes", "what": f"{args.shape}: {what}", "dtype": args.dtype,
+                      "ms": ms[len(ms) // 2]})
+
+    add("prefill, prompt", prefill(args, ids, model.eval())["ms"])
+    add("decode, token", decode(args, ids, model)["ms"])
+    if args.train:
+        model = peft.get_peft_model(model, peft.LoraConfig(
+            r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
+        add("train, step", train(args, ids, args.warmup + args.count, model)["ms"])
+    return {"lines": lines}
+
+
+def load_adapted(args):
+    import peft
     # PEFT would keep the adapter in f32 beside a bf16 model and convert activations back and forth;
     # --adapter-dtype bf16 is the faster way that it offers.
-    model = peft.PeftModel.from_pretrained(base, args.folder / "adapter", is_trainable=True,
-                                           autocast_adapter_dtype=args.adapter_dtype == "f32")
+    return peft.PeftModel.from_pretrained(load(args), args.folder / "adapter", is_trainable=True,
+                                          autocast_adapter_dtype=args.adapter_dtype == "f32")
+
+
+def train(args, ids, steps, model=None):
+    model = model or load_adapted(args)
     model.train()
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=args.learning_rate, weight_decay=0.01, fused=True)
@@ -63,8 +114,8 @@ def train(args, ids, steps):
 
 
 @torch.inference_mode()
-def prefill(args, ids):
-    model = load(args).eval()
+def prefill(args, ids, model=None):
+    model = model or load(args).eval()
     prompt = torch.tensor(ids["prompt512"]["ids"])[None]
     ms = []
     for _ in range(args.warmup + args.count):
@@ -76,8 +127,8 @@ def prefill(args, ids):
 
 
 @torch.inference_mode()
-def decode(args, ids):
-    model = load(args).eval()
+def decode(args, ids, model=None):
+    model = model or load(args).eval()
     cache = transformers.DynamicCache(config=model.config)
     fed = torch.tensor(ids["prompt128"]["ids"])[None]
     tokens, ms, top = [], [], []
@@ -131,7 +182,8 @@ def ops(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("case", choices=["train", "prefill", "decode", "ops", "reference"])
+    parser.add_argument("case", choices=["train", "prefill", "decode", "ops", "shape",
+                                         "reference"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--adapter-dtype", choices=DTYPES, default="f32")
@@ -141,6 +193,8 @@ def main():
     parser.add_argument("--count", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1, help="for each operation")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--no-train", dest="train", action="store_false")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -153,6 +207,8 @@ def main():
         result = decode(args, ids)
     elif args.case == "ops":
         result = ops(args)
+    elif args.case == "shape":
+        result = shape(args, ids)
     else:
         args.warmup, args.count = 0, 1
         result = {"prefill": prefill(args, ids)["top"], "decode": decode(args, ids)["top"],

@@ -5,7 +5,7 @@
 Rounds are outermost within a group, so that each engine meets the same minutes of the machine. A
 time counts only where the result was right: ten losses against f32 PyTorch's, or the first greedy
 token among the likeliest of f32 PyTorch. After every process the state is on disk, and --resume
-goes on from there.
+goes on from there; --add brings what was measured apart into results that are there.
 """
 
 import argparse
@@ -159,6 +159,17 @@ def available_bytes():
         return float("inf")
 
 
+def asked(name, options):
+    """Whether --only names a case such as decode/wick-4 or a run such as bench/auto."""
+    return any(fnmatch.fnmatch(name, pattern) or name.split("/")[0] == pattern
+               for pattern in options.only.split(","))
+
+
+def left_out(options):
+    """Whether what takes long is not run: in a quick run, but for what was asked for by name."""
+    return options.quick and options.only == "*"
+
+
 def bench_runs(setting, options):
     """(name, flags, which lines are kept) of the processes that make wick's own tables."""
     own = ["--model", setting.folder / "model"]
@@ -167,17 +178,17 @@ def bench_runs(setting, options):
     yield "f32", ["ops", "lora", "gradient", *own, "--dtype", "f32", *seconds], lambda bench: True
     yield ("profile", ["train", "prefill", "decode", *own, "--profile", *seconds],
            lambda bench: bench == "profile")
-    for shape, weights in (("qwen2.5-3b", 6.2e9), ("qwen2.5-7b", 15.3e9)):
-        if not options.quick:
-            yield (shape, None if available_bytes() < 1.3 * weights else
-                   ["train", "prefill", "decode", "--shape", shape, "--iters", "3",
+    for shape in case_list.SHAPES:
+        if not left_out(options):
+            yield (shape, None if available_bytes() < 1.3 * case_list.weight_bytes(shape) else
+                   ["train", "prefill", "decode", "--shape", shape, "--iters", "2",
                     "--warmup", "1"], lambda bench: True)
 
 
 def bench(setting, options, state, save, deadline):
     """wick's own tables, and PyTorch's single operations beside them. True when all is done."""
     for name, words, kept in bench_runs(setting, options):
-        if name in state["bench"]:
+        if name in state["bench"] or not asked(f"bench/{name}", options):
             continue
         if time.monotonic() > deadline:
             return False
@@ -193,6 +204,8 @@ def bench(setting, options, state, save, deadline):
         run["lines"] = [x for x in lines if "bench" in x and kept(x["bench"])]
         if done.code != 0:
             run["skipped"] = done.why()
+        if name in case_list.SHAPES:
+            run["peer"] = peer_shape(setting, name)
         if name in ("auto", "f32"):
             run["peer"] = peer_ops(setting, options, {x.get("dtype") for x in run["lines"]})
         save()
@@ -212,6 +225,27 @@ def peer_ops(setting, options, types):
     return lines
 
 
+def peer_shape(setting, shape):
+    """PyTorch on random weights of a larger shape; its training step needs room beside them."""
+    words = [sys.executable, case_list.HERE / "peer_torch.py", "shape", setting.folder, "--dtype",
+             "bf16", "--shape", shape, "--threads", setting.threads, "--count", 2]
+    if available_bytes() < 1.6 * case_list.weight_bytes(shape):
+        words.append("--no-train")
+    rung = case_list.torch_rungs(setting, "bf16", True)[0]
+    done = run_process([str(word) for word in words], rung.environment, 420)
+    return case_list.last_object(done.output, setting)["lines"] if done.code == 0 else []
+
+
+def add_to(path, results):
+    """The results at `path` with what was measured now in its place, marked with its own commit."""
+    whole = json.loads(path.read_text())
+    mark = {"commit": results["commit"], "date": results["finished"][:10]}
+    fresh = {c["id"]: {**c, "apart": mark} for c in results["cases"]}
+    whole["cases"] = [fresh.pop(c["id"], c) for c in whole["cases"]] + list(fresh.values())
+    whole["bench"].update(results["bench"])
+    return whole
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="what make_model.py wrote")
@@ -222,7 +256,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--only", default="*", help="cases by pattern, such as 'decode/*'; bench")
+    parser.add_argument("--only", default="*",
+                        help="by patterns with commas, such as 'decode/*,bench/auto'")
+    parser.add_argument("--add", action="store_true", help="to the results that are there")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
     options = parser.parse_args()
     # An exception, so that the process that is being measured ends with this one.
@@ -254,10 +290,12 @@ def main():
             say("the earlier state is of another commit, version or setting: starting afresh")
     save = lambda: write_json(state_path, state)
 
+    if options.add and not out.exists():
+        raise SystemExit(f"compare: {out} is not there; --add brings cases into a comparison that is")
     # Interpreters and libraries take the thread count from the environment.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(options.threads)
-    cases = [c for c in case_list.all_cases(setting) if fnmatch.fnmatch(c.id, options.only)]
+    cases = [c for c in case_list.all_cases(setting) if asked(c.id, options)]
     wanted = reference(setting, case_list.torch_rungs(setting, "f32")) if cases else {}
     stopped = False
     for group in ("train", "prefill", "decode"):
@@ -267,7 +305,7 @@ def main():
                     "id": case.id, "group": group, "engine": case.engine, "package": case.package,
                     "bits": case.bits, "configuration": case.configuration, "isa": "", "rung": 0,
                     "notes": [], "rounds": []})
-                if options.quick and not case.quick:
+                if left_out(options) and not case.quick:
                     record.setdefault("skipped", "left out of a quick run")
                 if ("skipped" in record or len(record["rounds"]) > index
                         or (case.rounds and index >= case.rounds)):
@@ -282,14 +320,14 @@ def main():
                 else:
                     ms = sorted(record["rounds"][-1]["ms"])
                     say(f"  round {index + 1}/{rounds} {case.id}: {ms[len(ms) // 2]:.1f} ms")
-    if fnmatch.fnmatch("bench", options.only) and not stopped:
+    if not stopped:
         stopped = not bench(setting, options, state, save, deadline)
     results = {**identity, "machine": machine, "started": state["started"], "finished": now(),
                "rounds": rounds, "shim": bool(options.shim), "work": case_list.work(),
                "learning_rate": case_list.LEARNING_RATE,
                "reference_losses": wanted.get("losses", []),
                "cases": list(state["cases"].values()), "bench": state["bench"]}
-    write_json(out, results)
+    write_json(out, add_to(out, results) if options.add else results)
     say(f"{out}{': not complete, go on with --resume' if stopped else ''}")
     return 3 if stopped else 0
 

@@ -166,6 +166,10 @@ def group_table(results, group):
         name = f"{case['engine']}, {TYPES[case['bits']]}"
         for note in case["notes"]:
             text += f"\n{name}: {note}.\n"
+        if "apart" in case and measured(case):
+            apart = case["apart"]
+            text += (f"\n{name}: measured apart from the others, commit {apart['commit']}, "
+                     f"{apart['date']}.\n")
         if "skipped" in case:
             text += f"\nLeft out: {name} ({case['skipped']}).\n"
     return text

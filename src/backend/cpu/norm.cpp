@@ -257,6 +257,9 @@ void layer_norm_bwd(const StepArgs& args) {
   });
 }
 
+// Of longer rows in bf16 the exponentials of what lies beyond are taken twice.
+constexpr int64_t kKept = 4096;
+
 void softmax_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &y = args.out[0];
   const int64_t d = x.cols;
@@ -277,13 +280,26 @@ void softmax_fwd(const StepArgs& args) {
           top = hn::Max(top, v);
         }
         top = set(max_lanes(top));
+        auto exp_at = [&](int64_t i)
+                          HWY_ATTR { return exp_small(hn::Sub(load_part(from + i, d - i), top)); };
+        // In f32 the exponentials wait where the result goes, in bf16 beside it.
+        constexpr bool kInPlace = std::is_same_v<T, float>;
+        alignas(64) float beside[kInPlace ? kLanes : kKept];
+        float* kept = beside;
+        if constexpr (kInPlace) kept = to;
+        const int64_t count = kInPlace ? d : std::min(d, kKept);
         VF sum = hn::Zero(df);
-        for (int64_t i = 0; i < d; i += kLanes)
-          sum = hn::Add(sum, within(exp_small(hn::Sub(load_part(from + i, d - i), top)), d - i));
+        for (int64_t i = 0; i < count; i += kLanes) {
+          const VF e = exp_at(i);
+          sum = hn::Add(sum, within(e, d - i));
+          store_part(e, kept + i, kInPlace ? d - i : kLanes);
+        }
+        for (int64_t i = count; i < d; i += kLanes) sum = hn::Add(sum, within(exp_at(i), d - i));
         const VF scale = set(1.0f / sum_lanes(sum));
-        for (int64_t i = 0; i < d; i += kLanes)
-          store_part(hn::Mul(exp_small(hn::Sub(load_part(from + i, d - i), top)), scale), to + i,
-                     d - i);
+        for (int64_t i = 0; i < count; i += kLanes)
+          store_part(hn::Mul(load_part(kept + i, kInPlace ? d - i : kLanes), scale), to + i, d - i);
+        for (int64_t i = count; i < d; i += kLanes)
+          store_part(hn::Mul(exp_at(i), scale), to + i, d - i);
       }
     });
   });

@@ -38,11 +38,8 @@ inline Words load_wide(const uint16_t* p, __mmask32 mask) {
   return widen(_mm512_maskz_loadu_epi16(mask, p));
 }
 
-// sigmoid(x), and 1 minus it, to 13 bits. NaN stays NaN.
-inline __m512 sigmoid(__m512 x, __m512* rest) {
-  // 2^-(x log2 e), between 2^-100 and 2^100: beyond, bf16 sees no difference.
-  __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f));
-  y = _mm512_min_ps(_mm512_set1_ps(100.0f), _mm512_max_ps(_mm512_set1_ps(-100.0f), y));
+// 2^y to 13 bits, for y between -150 and 100. NaN stays NaN.
+inline __m512 power_of_two(__m512 y) {
   const __m512 k = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(y, k);
   __m512 p = _mm512_set1_ps(9.61812910e-3f);
@@ -50,7 +47,15 @@ inline __m512 sigmoid(__m512 x, __m512* rest) {
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40226507e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  const __m512 e = _mm512_scalef_ps(p, k), d = _mm512_add_ps(e, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, k);
+}
+
+// sigmoid(x), and 1 minus it, to 13 bits. NaN stays NaN.
+inline __m512 sigmoid(__m512 x, __m512* rest) {
+  // 2^-(x log2 e), between 2^-100 and 2^100: beyond, bf16 sees no difference.
+  __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f));
+  y = _mm512_min_ps(_mm512_set1_ps(100.0f), _mm512_max_ps(_mm512_set1_ps(-100.0f), y));
+  const __m512 e = power_of_two(y), d = _mm512_add_ps(e, _mm512_set1_ps(1.0f));
   const __m512 s = _mm512_rcp14_ps(d);
   *rest = _mm512_mul_ps(e, s);
   return s;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// gated_act with silu in bf16 on the rungs whose vectors round to it: half the instructions of
-// elementwise.cpp, which has the meaning. Bound by bytes.
+// gated_act with silu, and softmax, in bf16 on the rungs whose vectors round to it: half the
+// instructions of elementwise.cpp and norm.cpp, which have the meaning. Bound by bytes.
 #include <algorithm>
+#include <cmath>
 
 #include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
@@ -48,6 +49,55 @@ void silu_rows_bwd(const Operand& dy, const Operand& x, const Operand& dx, int64
   }
 }
 
+// Of longer rows the exponentials of what lies beyond are taken twice.
+constexpr int64_t kKept = 4096;
+
+// 32 words, and what adds nothing to a row past its end.
+inline Words load_or_lowest(const uint16_t* p, __mmask32 mask) {
+  return widen(_mm512_mask_loadu_epi16(_mm512_set1_epi16(static_cast<short>(0xff80)), mask, p));
+}
+inline __m512 exp_below(__m512 x, __m512 top) {
+  const __m512 y = _mm512_mul_ps(_mm512_sub_ps(x, top), _mm512_set1_ps(1.44269504f));
+  return power_of_two(_mm512_max_ps(_mm512_set1_ps(-150.0f), y));
+}
+
+void softmax_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
+  alignas(64) float kept[kKept];
+  const int64_t d = y.cols;
+  for (int64_t t = t0; t < t1; ++t) {
+    const uint16_t* from = x.as<const uint16_t>() + t * x.ld;
+    uint16_t* to = y.as<uint16_t>() + t * y.ld;
+    __m512 top0 = _mm512_set1_ps(-INFINITY), top1 = top0;
+    for (int64_t i = 0; i < d; i += 32) {
+      const Words w = load_or_lowest(from + i, words_below(d - i));
+      top0 = _mm512_max_ps(top0, w.low);
+      top1 = _mm512_max_ps(top1, w.high);
+    }
+    const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(top0, top1)));
+    auto exps = [&](int64_t i) {
+      const Words w = load_or_lowest(from + i, words_below(d - i));
+      return Words{exp_below(w.low, top), exp_below(w.high, top)};
+    };
+    __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
+    for (int64_t i = 0; i < d; i += 32) {
+      const Words e = exps(i);
+      sum0 = _mm512_add_ps(sum0, e.low);
+      sum1 = _mm512_add_ps(sum1, e.high);
+      if (i >= kKept) continue;
+      _mm512_store_ps(kept + i, e.low);
+      _mm512_store_ps(kept + i + 16, e.high);
+    }
+    const __m512 scale = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(_mm512_add_ps(sum0, sum1)));
+    for (int64_t i = 0; i < d; i += 32) {
+      const Words e =
+          i < kKept ? Words{_mm512_load_ps(kept + i), _mm512_load_ps(kept + i + 16)} : exps(i);
+      _mm512_mask_storeu_epi16(
+          to + i, words_below(d - i),
+          round_pairs(_mm512_mul_ps(e.low, scale), _mm512_mul_ps(e.high, scale)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace wick::cpu
 WICK_BF16_END
@@ -55,7 +105,8 @@ WICK_BF16_END
 namespace wick::cpu {
 namespace {
 
-constexpr int64_t kRows = 4;  // of one task
+constexpr int64_t kRows = 4;              // of one task
+constexpr int64_t kTaskWords = 16 << 10;  // the same, of softmax
 
 bool is_silu(const StepArgs& args) { return attr<GatedActAttr>(*args.step).act == Act::kSilu; }
 
@@ -80,10 +131,22 @@ void gated_act_bwd(const StepArgs& args) {
   });
 }
 
+bool accepts_softmax(const StepArgs& args) {
+  return args.in[0].dtype == DType::kBF16 && args.out[0].dtype == DType::kBF16;
+}
+void softmax_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &y = args.out[0];
+  const int64_t rows = std::max<int64_t>(1, kTaskWords / std::max<int64_t>(1, y.cols));
+  args.pool->parallel((y.rows + rows - 1) / rows, [&](int64_t i) {
+    softmax_rows(x, y, i * rows, std::min(y.rows, (i + 1) * rows));
+  });
+}
+
 }  // namespace
 
 Candidates bf16_act_candidates(Rung rung) {
   static constexpr Candidate kTable[] = {
+      {Op::kSoftmax, Dir::kForward, "softmax_fwd_bf16", softmax_fwd, accepts_softmax, nullptr},
       {Op::kGatedAct, Dir::kForward, "gated_act_fwd_bf16", gated_act_fwd, accepts_fwd, nullptr},
       {Op::kGatedAct, Dir::kBackward, "gated_act_bwd_bf16", gated_act_bwd, accepts_bwd, nullptr},
   };
