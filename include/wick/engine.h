@@ -12,7 +12,7 @@ namespace wick {
 
 struct EngineOptions {
   std::string device = "auto";  // auto, cuda, cpu, ref
-  int threads = 0;              // 0: all that this process may use
+  int threads = 0;              // 0: all that this process may use; at most 4096
   std::string cpu_isa = {};     // "": the best that this CPU has; see devices()
   std::string cuda_arch = {};   // "": the best that this GPU has; sm_80: what every GPU runs
 };
@@ -33,7 +33,8 @@ struct DeviceReport {
 
 class Engine {
  public:
-  // Throws: kNotFound for a device or instruction set that is not here, naming those that are.
+  // Throws: kNotFound for a device or instruction set that is not here, naming those that are;
+  // kInvalidArgument; kOutOfMemory where the system does not give so many threads.
   explicit Engine(const EngineOptions& options = {});
   ~Engine();
   Engine(Engine&&) noexcept;

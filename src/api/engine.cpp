@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/internal.h"
+#include "base/check.h"
 #include "base/process.h"
 
 namespace wick {
@@ -23,6 +24,10 @@ DeviceReport report(const DeviceInfo& info) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>()) {
+  constexpr int kMostThreads = 4096;
+  if (options.threads < 0 || options.threads > kMostThreads)
+    fail(ErrorCode::kInvalidArgument, "--threads is ", options.threads, ", wanted 0 (all) to ",
+         kMostThreads);
   BackendOptions b;
   b.device = options.device;
   b.threads = options.threads;

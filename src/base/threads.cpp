@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "base/check.h"
 
 namespace wick {
 
@@ -72,22 +75,31 @@ struct ThreadPool::Shared {
       busy.fetch_sub(1, std::memory_order_release);
     }
   }
+
+  void end() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      stop.store(true);
+    }
+    wake.notify_all();
+    for (std::thread& t : workers) t.join();
+  }
 };
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads > 0 ? threads : usable_cpus()), shared_(std::make_unique<Shared>()) {
-  for (int i = 1; i < threads_; ++i)
-    shared_->workers.emplace_back([shared = shared_.get(), i] { shared->serve(i); });
+  try {
+    for (int i = 1; i < threads_; ++i)
+      shared_->workers.emplace_back([shared = shared_.get(), i] { shared->serve(i); });
+  } catch (const std::system_error& error) {
+    const size_t got = shared_->workers.size() + 1;
+    shared_->end();
+    fail(ErrorCode::kOutOfMemory, "the system gives ", got, " of ", threads_, " threads (",
+         error.code().message(), "); ask for fewer, or raise the limits (ulimit -u, ulimit -v)");
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard<std::mutex> lock(shared_->mutex);
-    shared_->stop.store(true);
-  }
-  shared_->wake.notify_all();
-  for (std::thread& t : shared_->workers) t.join();
-}
+ThreadPool::~ThreadPool() { shared_->end(); }
 
 void ThreadPool::run(int64_t n, Task task, void* context) {
   if (n <= 0) return;

@@ -17,6 +17,7 @@ namespace wick {
 class ThreadPool {
  public:
   // `threads` counts the calling thread; 0 means all that this process may run on.
+  // Throws: kOutOfMemory where the system does not give so many.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "data/csv.h"
+#include "io/impostor.h"
 #include "io/jsonl.h"
 
 namespace wick {
@@ -44,8 +45,8 @@ std::string listed(const fs::path& folder) {
   return list;
 }
 
-// Files that hold rows in a form of their own, by their first bytes.
-void refuse_packed(std::string_view text, const std::string& where) {
+// Files that hold rows in a form of their own, or none, by their first bytes.
+void refuse_foreign(std::string_view text, const std::string& where) {
   struct Form {
     std::string_view begins, what;
   };
@@ -61,6 +62,8 @@ void refuse_packed(std::string_view text, const std::string& where) {
     if (text.starts_with(form.begins))
       fail(ErrorCode::kUnsupported, where, ": this is ", form.what,
            "; wick reads JSON lines, JSON and CSV");
+  if (std::string_view hint = impostor_hint(text); !hint.empty())
+    fail(ErrorCode::kCorruptFile, where, ": ", hint);
 }
 
 class Reader {
@@ -233,7 +236,7 @@ void for_each_row(const fs::path& path, const RowFunctions& functions) {
   MappedFile file(path);
   auto bytes = file.bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  refuse_packed(text, path.string());
+  refuse_foreign(text, path.string());
   for_each_row(text, path.string(), row_file_kind(path, text), functions);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/impostor.h"
 
 namespace wick {
 
@@ -51,12 +52,13 @@ const Json* member_or_fail(const Json& object, std::string_view key, std::string
 }  // namespace
 
 Json read_json(const std::filesystem::path& path, size_t limit) {
-  MappedFile file(path);
-  auto bytes = file.bytes();
-  if (bytes.size() > limit)
-    fail(ErrorCode::kCorruptFile, path.string(), ": ", bytes.size(), " bytes, at most ", limit,
-         " expected for this kind of file");
-  return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  const std::string text = read_file(path, limit);
+  if (text.empty())
+    fail(ErrorCode::kCorruptFile, path.string(),
+         ": the file is empty, expected JSON; is the download complete?");
+  if (std::string_view hint = impostor_hint(text); !hint.empty())
+    fail(ErrorCode::kCorruptFile, path.string(), ": not JSON; ", hint);
+  return parse_json(text, path.string());
 }
 
 std::string dump_json(const Json& value, int indent) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "io/impostor.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
 
@@ -43,25 +44,23 @@ uint64_t read_length(std::span<const std::byte> file) {
   return length;
 }
 
-// The two kinds of small file that most often stand where weights should be.
-const char* impostor_hint(std::string_view text) {
-  if (text.starts_with("version https://git-lfs"))
-    return "; this is a Git LFS pointer, not the weights: run `git lfs pull` in its folder";
-  if (text.starts_with("<") || text.starts_with("{"))
-    return "; this is a text file, not weights; download again?";
-  return "; not a safetensors file, or cut short; download again?";
+// What a file is whose length of the header cannot be true.
+std::string_view what_instead(std::string_view text) {
+  if (std::string_view hint = impostor_hint(text); !hint.empty()) return hint;
+  if (text.starts_with("{")) return "this is a text file, not weights; download again?";
+  return "not a safetensors file, or cut short; download again?";
 }
 
 std::string_view header_text(std::span<const std::byte> file, std::string_view where) {
   std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
   if (file.size() < kLengthBytes)
     fail(ErrorCode::kCorruptFile, where, ": ", file.size(),
-         " bytes, a safetensors file has at least ", kLengthBytes, impostor_hint(text));
+         " bytes, a safetensors file has at least ", kLengthBytes, "; ", what_instead(text));
   uint64_t length = read_length(file);
   size_t limit = std::min(file.size() - kLengthBytes, kMaxHeaderBytes);
   if (length > limit)
     fail(ErrorCode::kCorruptFile, where, ": the header claims ", length, " bytes, at most ", limit,
-         " are possible in a file of ", file.size(), impostor_hint(text));
+         " are possible in a file of ", file.size(), "; ", what_instead(text));
   return text.substr(kLengthBytes, length);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/check.h"
 
@@ -36,7 +37,15 @@ void read_yarn(const Json& scaling, const std::string& where, RopeConfig& rope) 
 RopeConfig read_rope(const Json& config, const std::string& where) {
   RopeConfig rope;
   const Json* nested = find_member(config, "rope_parameters");
-  const Json* scaling = nested ? nested : find_member(config, "rope_scaling");
+  const Json* scaling = find_member(config, "rope_scaling");
+  // Where both stand, transformers goes by rope_scaling alone: a rope_theta that only the other one
+  // has would be 10000 there.
+  if (scaling && !scaling->empty() && nested && nested->contains("rope_theta") &&
+      !scaling->contains("rope_theta") && !config.contains("rope_theta"))
+    fail(ErrorCode::kCorruptFile, where,
+         ": rope_scaling hides the rope_theta of rope_parameters; write the keys of rope_scaling "
+         "into rope_parameters instead");
+  if (!scaling || scaling->empty()) scaling = nested;
   rope.theta = get_float(config, "rope_theta", where, 10000.0, {1e-3, 1e12});
   if (!scaling) return rope;
   rope.theta = get_float(*scaling, "rope_theta", where, rope.theta, {1e-3, 1e12});
@@ -70,14 +79,17 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
   return rope;
 }
 
-void add_ids(const Json& object, const char* key, std::vector<int32_t>& ids) {
+// One id or a list of them; a negative one stands for none.
+void add_ids(const Json& object, const char* key, const std::string& where,
+             std::vector<int32_t>& ids) {
   const Json* member = find_member(object, key);
   if (!member) return;
   auto add = [&](const Json& id) {
-    if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMany) {
-      int32_t value = id.get<int32_t>();
-      if (std::find(ids.begin(), ids.end(), value) == ids.end()) ids.push_back(value);
-    }
+    if (!id.is_number_integer() || id.get<int64_t>() >= kMany)
+      fail(ErrorCode::kCorruptFile, where, ": \"", key, "\" has ", dump_json(id),
+           ", expected a token id or a list of them");
+    int32_t value = id.get<int32_t>();
+    if (value >= 0 && std::find(ids.begin(), ids.end(), value) == ids.end()) ids.push_back(value);
   };
   if (member->is_array())
     for (const Json& id : *member) add(id);
@@ -151,16 +163,21 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
     if (type != family.model_type) continue;
     ModelConfig c = family.read(config, where);
     c.model_type = type;
-    if (generation_config.is_object()) add_ids(generation_config, "eos_token_id", c.eos_ids);
-    add_ids(config, "eos_token_id", c.eos_ids);
+    if (generation_config.is_object())
+      add_ids(generation_config, "eos_token_id",
+              std::filesystem::path(where).replace_filename("generation_config.json").string(),
+              c.eos_ids);
+    add_ids(config, "eos_token_id", where, c.eos_ids);
     std::vector<int32_t> bos;
-    add_ids(config, "bos_token_id", bos);
+    add_ids(config, "bos_token_id", where, bos);
     if (!bos.empty()) c.bos_id = bos.front();
     return c;
   }
   std::string all;
   for (const std::string& name : known_model_types()) all += (all.empty() ? "" : ", ") + name;
+  // A name that goes on after a known one (qwen3_moe) is a relative, not a typing mistake.
   std::string near = nearest_name(type, known_model_types());
+  if (type.starts_with(near + "_")) near.clear();
   fail(ErrorCode::kUnsupported, where, ": model_type \"", type, "\" is not known",
        near.empty() ? "" : cat("; did you mean ", near, "?"), " (wick runs ", all, ")");
 }

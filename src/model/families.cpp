@@ -34,17 +34,29 @@ ModelConfig read_mistral_config(const Json& config, const std::string& where) {
 
 namespace {
 
+constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
+
+void check_layer_types(const Json& types, const std::string& where, int64_t layers) {
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
+    fail(ErrorCode::kCorruptFile, where, ": layer_types is ", json_kind(types),
+         types.is_array() ? cat(" of ", types.size()) : "", ", expected an array of ", layers,
+         ", one for each layer");
+  for (const Json& type : types)
+    if (type != kSliding && type != kFull)
+      fail(ErrorCode::kUnsupported, where, ": layer_types has ", dump_json(type),
+           ", which is not computed; wick knows ", kFull, " and ", kSliding);
+}
+
 // Qwen: a window only with use_sliding_window, and then by layer_types, or above max_window_layers.
 void read_qwen_windows(const Json& config, const std::string& where, ModelConfig& c) {
+  const Json* types = find_member(config, "layer_types");
+  if (types) check_layer_types(*types, where, c.layers);
   if (!get_bool(config, "use_sliding_window", where, false)) return;
   int64_t window = sliding_window(config, where);
   int64_t first = get_int(config, "max_window_layers", where, 28, {0, 4096});
-  const Json* types = find_member(config, "layer_types");
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    bool slides = layer >= first;
-    if (types && types->is_array() && layer < static_cast<int64_t>(types->size()))
-      slides = (*types)[static_cast<size_t>(layer)] == "sliding_attention";
-    if (slides) c.windows[static_cast<size_t>(layer)] = window;
+    const size_t i = static_cast<size_t>(layer);
+    if (types ? (*types)[i] == kSliding : layer >= first) c.windows[i] = window;
   }
 }
 

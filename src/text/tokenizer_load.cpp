@@ -78,6 +78,10 @@ class AddedTokenList {
   std::unordered_map<int32_t, size_t> by_id_;
 };
 
+std::string config_beside(const std::string& tokenizer_file) {
+  return std::filesystem::path(tokenizer_file).replace_filename(kConfigName).string();
+}
+
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
                                           const BpeModel& model, const std::string& where) {
   AddedTokenList list(model);
@@ -93,7 +97,7 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
   if (const Json* items = find_member(config, "added_tokens_decoder");
       items && items->is_object()) {
     for (const auto& [key, value] : items->items()) {
-      std::string path = cat(kConfigName, ": added_tokens_decoder[\"", key, "\"]");
+      std::string path = cat(config_beside(where), ": added_tokens_decoder[\"", key, "\"]");
       int64_t id = -1;
       auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size())
@@ -152,7 +156,7 @@ Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const Json& spe
   bos = named("bos_token");
   eos = named("eos_token");
   pad = named("pad_token");
-  chat_template = read_chat_template(config, kConfigName);
+  chat_template = read_chat_template(config, config_beside(where));
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,

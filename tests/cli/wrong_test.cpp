@@ -77,6 +77,8 @@ TEST_F(Wrong, Data) {
                 {"rows.jsonl:2:11: not valid JSON: the text is not UTF-8 here"});
   expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl:1", "UTF-16"});
   expect_failed(data("\x1f\x8b\x08\x08"), {"rows.jsonl: this is gzip; unpack it with gunzip"});
+  expect_failed(data("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+                {"rows.jsonl: this is a Git LFS pointer, not the file itself: run `git lfs pull`"});
   expect_failed(data("PAR1\x15\x04"), {"rows.jsonl: this is Parquet; write JSON lines"});
   expect_failed(data("{\"txt\": \"a\"}\n"), {"rows.jsonl:1", "did you mean \"text\" by \"txt\"?"});
   std::filesystem::create_directories(folder_.path("empty"));

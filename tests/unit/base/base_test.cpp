@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -61,6 +63,40 @@ TEST(ThreadPool, EachIndexOnceForAnyCount) {
       for (auto& s : seen) EXPECT_EQ(s.load(), 1);
     }
   }
+}
+
+// Sanitizers map more than such a limit allows.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(ThreadPool, ThreadsThatTheSystemDoesNotGiveAreAnError) {
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  rlimit small = before;
+  small.rlim_cur = rlim_t{2} << 30;  // stacks of 8 MiB: some hundred threads
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  std::string message;
+  try {
+    ThreadPool pool(4096);
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_NE(message.find("of 4096 threads"), std::string::npos) << message;
+}
+#endif
+
+TEST(File, APipeIsReadToItsEndAndNeverMapped) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string text(200'000, 'x'), name = cat("/dev/fd/", ends[0]);
+  std::thread writer([&] {
+    for (size_t at = 0; at < text.size();)
+      at += static_cast<size_t>(::write(ends[1], text.data() + at, text.size() - at));
+    ::close(ends[1]);
+  });
+  EXPECT_EQ(read_file(name), text);
+  writer.join();
+  EXPECT_THROW(MappedFile file(name), Error);
+  ::close(ends[0]);
 }
 
 TEST(File, AnUncommittedWriteLeavesTheOldFile) {

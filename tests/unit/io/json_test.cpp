@@ -68,6 +68,18 @@ TEST(Json, ErrorsSayWhereAndWhat) {
   EXPECT_FALSE(contains(parse_error("[1, 2"), "json.exception"));
 }
 
+TEST(Json, AFileThatIsAnotherSaysSo) {
+  TemporaryFolder folder("json_impostors");
+  auto error = [&](std::string_view text) {
+    return message_of([&] { read_json(folder.write("config.json", text)); });
+  };
+  EXPECT_EQ(error("{}"), "");
+  EXPECT_PRED2(contains, error("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+               "config.json: not JSON; this is a Git LFS pointer");
+  EXPECT_PRED2(contains, error("<!DOCTYPE html><html>gated</html>"), "this is a web page");
+  EXPECT_PRED2(contains, error(""), "the file is empty");
+}
+
 TEST(Json, DepthIsBounded) {
   auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
   EXPECT_NO_THROW(parse_json(nested(kMaxJsonDepth), "f"));

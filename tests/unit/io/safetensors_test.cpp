@@ -128,7 +128,7 @@ TEST(Safetensors, RefusesLies) {
       {with_length(one, eight, 1000), "the header claims"},
       {std::string(8, '\xff') + one, "the header claims 18446744073709551615"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"},
-      {"<!DOCTYPE html><html>not found</html>", "download again?"},
+      {"<!DOCTYPE html><html>not found</html>", "this is a web page"},
       {with_length(one, eight, -3), "not valid JSON"},
       {with_length("[]", ""), "expected an object"},
       {with_length("", ""), "not valid JSON"},

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/io/temporary_folder.h"
+
+namespace wick {
+namespace {
+
+// A small qwen3 with `changes` written over it.
+Json with(const char* changes) {
+  Json config = parse_json(R"({"model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 32,
+      "num_attention_heads": 4, "head_dim": 8, "intermediate_size": 48, "vocab_size": 99})",
+                           "test");
+  config.update(parse_json(changes, "test"));
+  return config;
+}
+
+std::string refusal(const char* changes, const char* generation = "{}") {
+  return message_of(
+      [&] { read_config(with(changes), parse_json(generation, "test"), "m/config.json"); });
+}
+
+TEST(ModelConfig, RopeScalingBesideRopeParameters) {
+  auto rope = [](const char* changes) {
+    return read_config(with(changes), {}, "config.json").rope;
+  };
+  // As transformers: rope_scaling counts, with the rope_theta beside it.
+  RopeConfig both = rope(R"({"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 4},
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})");
+  EXPECT_EQ(both.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(both.theta, 5000.0);
+  RopeConfig empty = rope(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 1e6}})");
+  EXPECT_EQ(empty.theta, 1e6);
+  EXPECT_PRED2(contains, refusal(R"({"rope_scaling": {"type": "yarn", "factor": 4},
+                           "rope_parameters": {"rope_theta": 1e6}})"),
+               "hides the rope_theta of rope_parameters");
+}
+
+TEST(ModelConfig, LayerTypesAreOnePerLayerAndKnown) {
+  EXPECT_EQ(refusal(R"({"layer_types": ["full_attention", "sliding_attention"]})"), "");
+  EXPECT_PRED2(contains, refusal(R"({"layer_types": ["full_attention"]})"),
+               "an array of 1, expected an array of 2");
+  EXPECT_PRED2(contains, refusal(R"({"layer_types": "full_attention"})"), "is a string");
+  EXPECT_PRED2(contains, refusal(R"({"layer_types": ["full_attention", "linear_attention"]})"),
+               "\"linear_attention\", which is not computed");
+}
+
+TEST(ModelConfig, StopTokensAreIds) {
+  ModelConfig c = read_config(with(R"({"eos_token_id": [7, 3]})"),
+                              parse_json(R"({"eos_token_id": 3})", "g"), "config.json");
+  EXPECT_EQ(c.eos_ids, (std::vector<int32_t>{3, 7}));
+  EXPECT_TRUE(read_config(with(R"({"eos_token_id": -1})"), {}, "config.json").eos_ids.empty());
+  EXPECT_PRED2(contains, refusal(R"({"eos_token_id": "<|end|>"})"),
+               "m/config.json: \"eos_token_id\" has \"<|end|>\", expected a token id");
+  EXPECT_PRED2(contains, refusal("{}", R"({"eos_token_id": [1, 2.5]})"),
+               "m/generation_config.json: \"eos_token_id\" has 2.5");
+}
+
+TEST(ModelConfig, ARelativeIsNotATypingMistake) {
+  EXPECT_PRED2(contains, refusal(R"({"model_type": "qwn3"})"), "did you mean qwen3?");
+  EXPECT_FALSE(contains(refusal(R"({"model_type": "qwen3_moe"})"), "did you mean"));
+}
+
+}  // namespace
+}  // namespace wick
