@@ -4,8 +4,8 @@
 // Where a padded batch is run as others run it, its padding goes through the head as well; wick's
 // own step would leave that out, which is a row of its own.
 //
-// Where a step is slow there are fewer rows, drawn from the same lengths as evenly: the time of a
-// first one says how many.
+// Where a step is slow only some of the updates are timed, taken evenly by size, and stand for the
+// others: the time of a first one says how many.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -20,22 +20,22 @@ namespace wick {
 
 namespace {
 
-constexpr int64_t kMostRows = 128, kLeastRows = 16;
-constexpr int64_t kBatch = 8, kLongest = 2048, kMedian = 120, kWidth = 16;
+constexpr int64_t kRows = 128, kBatch = 8, kLongest = 2048, kMedian = 120, kWidth = 16;
+constexpr int64_t kUpdates = kRows / kBatch, kLeastUpdates = 2;
 constexpr int64_t kDraws = 16;
-constexpr double kPatience = 25;  // times the seconds of a case, for the whole table
+constexpr double kPatience = 20;  // times the seconds of a case, for the whole table
 constexpr uint64_t kLengthStream = 0x6c656e67;
 
 // Log-normal lengths with σ = 1, cut at the limit; every token but the first is trained. A row
 // stands for kDraws draws of about its length: so few rows drawn one by one would be now many long
 // ones, now none, and padding costs accordingly.
-ExampleSet mixed_rows(const BenchContext& c, int64_t count) {
+ExampleSet mixed_rows(const BenchContext& c) {
   Rng rng(mix_key(c.options.seed, kLengthStream));
-  std::vector<double> draws(static_cast<size_t>(count * kDraws));
+  std::vector<double> draws(static_cast<size_t>(kRows * kDraws));
   for (double& x : draws) x = std::exp(static_cast<double>(rng.normal()));
   std::sort(draws.begin(), draws.end());
   std::vector<Example> rows;
-  for (int64_t r = 0; r < count; ++r) {
+  for (int64_t r = 0; r < kRows; ++r) {
     const double drawn =
         static_cast<double>(kMedian) * draws[static_cast<size_t>(r * kDraws + kDraws / 2)];
     const int64_t length =
@@ -88,8 +88,11 @@ Pack padded_pack(const ExampleSet& set, std::span<const int64_t> rows, bool whol
 
 class PackingCase {
  public:
-  PackingCase(const BenchContext& c, int64_t rows)
-      : c_(c), config_(c.config()), set_(mixed_rows(c, rows)) {
+  explicit PackingCase(const BenchContext& c)
+      : c_(c),
+        config_(c.config()),
+        set_(mixed_rows(c)),
+        order_(set_, kBatch, c.options.seed, true) {
     // Time does not care whether the model has learned positions that far.
     config_.max_positions = std::max(config_.max_positions, kLongest);
     ms_.resize(static_cast<size_t>(c.options.effort.iters > 0 ? c.options.effort.iters : 2));
@@ -101,72 +104,88 @@ class PackingCase {
     for (int64_t i = 0; i < set_.size(); ++i) useful_ += row_size(set_[i]).tokens;
   }
 
-  // Milliseconds of a token slot in the first update that is packed.
-  double slot_ms() {
-    const Order order(set_, kBatch, c_.options.seed, true);
-    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once());
-    TrainStep step = make_step(limits, {});
-    const std::vector<Pack> packs =
-        pack_rows(set_, order.update(0), limits, c_.options.seed, 0, true);
-    const double slots = static_cast<double>(limits.tokens) * static_cast<double>(packs.size());
-    return update_ms(step, packs) / slots;
-  }
-  // What the whole table takes at that speed.
-  double table_ms(double slot_ms) const {
-    const Order order(set_, kBatch, c_.options.seed, true);
-    std::vector<int64_t> sorted = by_length();
-    int64_t slots = useful_;
-    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
-      slots += 2 * kBatch * padded_width(set_, order.update(u));
-      slots += kBatch * padded_width(set_, batch_of(sorted, u));
-    }
-    // An update as long as a case may be is run once.
-    const double update =
-        slot_ms * static_cast<double>(useful_ * kBatch) / static_cast<double>(set_.size());
-    const double runs = is_long(update) ? 1 : static_cast<double>(ms_.size() + 1);
-    return slot_ms * static_cast<double>(slots) * runs;
-  }
-
   void packed() {
-    const Order order(set_, kBatch, c_.options.seed, true);
-    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once());
-    const std::vector<int64_t> sizes = smaller_sizes(set_, order, limits, true);
-    slots_ = count_slots(set_, order, limits, sizes, true).packed;
+    const PackLimits limits = choose_limits(set_, order_, c_.backend().tokens_at_once());
+    const std::vector<int64_t> sizes = smaller_sizes(set_, order_, limits, true);
+    slots_ = count_slots(set_, order_, limits, sizes, true).packed;
     TrainStep step = make_step(limits, sizes);
-    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
-      const std::vector<Pack> packs =
-          pack_rows(set_, order.update(u), limits, c_.options.seed, 0, true);
-      time_update(step, packs);
+    auto packs_of = [&](int64_t u) {
+      return pack_rows(set_, order_.update(u), limits, c_.options.seed, 0, true);
+    };
+    std::vector<int64_t> tokens;
+    for (int64_t u = 0; u < kUpdates; ++u) {
+      int64_t sum = 0;
+      for (int64_t row : order_.update(u)) sum += row_size(set_[row]).tokens;
+      tokens.push_back(sum);
     }
+    const int64_t middle = even_sample(tokens, 1)[0];
+    choose_count(update_ms(step, packs_of(middle)) /
+                 static_cast<double>(tokens[static_cast<size_t>(middle)]));
+    time_updates(tokens, [&](int64_t u) { time_update(step, packs_of(u)); });
     emit("packed");
   }
 
   void padded(const char* what, bool sorted, bool whole_head) {
-    const Order order(set_, kBatch, c_.options.seed, true);
-    const std::vector<int64_t> rows = by_length();
-    for (int64_t u = 0; u < order.updates_per_epoch(); ++u) {
-      const std::vector<int64_t> drawn = order.update(u);
-      const std::span<const int64_t> batch = sorted ? batch_of(rows, u) : std::span(drawn);
-      const std::vector<Pack> packs = {padded_pack(set_, batch, whole_head)};
-      const PackLimits limits = {static_cast<int64_t>(packs[0].ids.size()),
-                                 static_cast<int64_t>(packs[0].targets.size())};
-      TrainStep step = make_step(limits, {});
-      slots_ += limits.tokens;
+    const std::vector<int64_t> slots = padded_slots(sorted);
+    slots_ = std::accumulate(slots.begin(), slots.end(), int64_t{0});
+    time_updates(slots, [&](int64_t u) {
+      const std::vector<Pack> packs = {padded_pack(set_, batch(u, sorted), whole_head)};
+      TrainStep step = make_step({static_cast<int64_t>(packs[0].ids.size()),
+                                  static_cast<int64_t>(packs[0].targets.size())},
+                                 {});
       time_update(step, packs);
-    }
+    });
     emit(what);
   }
 
  private:
-  std::vector<int64_t> by_length() const {
+  // The rows of a padded update, in the order of training or by length.
+  std::vector<int64_t> batch(int64_t update, bool sorted) const {
+    if (!sorted) return order_.update(update);
     std::vector<int64_t> rows(static_cast<size_t>(set_.size()));
     std::iota(rows.begin(), rows.end(), int64_t{0});
     std::stable_sort(rows.begin(), rows.end(),
                      [&](int64_t a, int64_t b) { return set_[a].ids.size() < set_[b].ids.size(); });
-    return rows;
+    return {rows.begin() + update * kBatch, rows.begin() + (update + 1) * kBatch};
   }
-  static std::span<const int64_t> batch_of(const std::vector<int64_t>& rows, int64_t update) {
-    return std::span(rows).subspan(static_cast<size_t>(update * kBatch), kBatch);
+  std::vector<int64_t> padded_slots(bool sorted) const {
+    std::vector<int64_t> slots;
+    for (int64_t u = 0; u < kUpdates; ++u)
+      slots.push_back(kBatch * padded_width(set_, batch(u, sorted)));
+    return slots;
+  }
+
+  // As many updates of each way as the whole table has time for.
+  void choose_count(double slot_ms) {
+    int64_t slots = useful_;
+    for (const bool sorted : {false, false, true})
+      for (int64_t more : padded_slots(sorted)) slots += more;
+    const double update = slot_ms * static_cast<double>(slots) / kUpdates;
+    const double runs = is_long(update / 4) ? 1 : static_cast<double>(ms_.size() + 1);
+    const double most = 1e3 * kPatience * c_.options.effort.seconds / (update * runs);
+    count_ = static_cast<int64_t>(std::clamp(most, double{kLeastUpdates}, double{kUpdates}));
+  }
+  // `count` updates at even steps through all of them by size.
+  static std::vector<int64_t> even_sample(const std::vector<int64_t>& sizes, int64_t count) {
+    std::vector<int64_t> order(sizes.size()), taken;
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return sizes[static_cast<size_t>(a)] < sizes[static_cast<size_t>(b)];
+    });
+    for (int64_t i = 0; i < count; ++i)
+      taken.push_back(order[static_cast<size_t>((2 * i + 1) * kUpdates / (2 * count))]);
+    return taken;
+  }
+  // Times a sample; a pass takes as much longer as all updates are larger than those.
+  template <typename F>
+  void time_updates(const std::vector<int64_t>& sizes, F&& time) {
+    int64_t timed = 0;
+    for (int64_t u : even_sample(sizes, count_)) {
+      time(u);
+      timed += sizes[static_cast<size_t>(u)];
+    }
+    const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    for (double& pass : ms_) pass *= static_cast<double>(all) / static_cast<double>(timed);
   }
 
   TrainStep make_step(const PackLimits& limits, const std::vector<int64_t>& sizes) {
@@ -206,20 +225,20 @@ class PackingCase {
     r.targets = joined(c_.options.targets);
     r.ms = summarize(ms_);
     if (packed_ms_ == 0) packed_ms_ = r.ms.median;
-    r.more["rows"] = set_.size();
     r.more["slots"] = slots_;
     r.more["fill"] = static_cast<double>(useful_) / static_cast<double>(slots_);
     r.more["packed_is_faster"] = r.ms.median / packed_ms_;
+    if (count_ < kUpdates) r.more["note"] = cat("from ", count_, " of ", kUpdates, " updates");
     c_.emit(std::move(r), static_cast<double>(useful_));
     std::fill(ms_.begin(), ms_.end(), 0.0);
-    slots_ = 0;
   }
 
   const BenchContext& c_;
   ModelConfig config_;
   ExampleSet set_;
+  Order order_;
   std::optional<Adapter> adapter_;
-  int64_t useful_ = 0, slots_ = 0;
+  int64_t useful_ = 0, slots_ = 0, count_ = kUpdates;
   double packed_ms_ = 0;
   std::vector<double> ms_;  // of a pass over all rows
 };
@@ -227,12 +246,7 @@ class PackingCase {
 }  // namespace
 
 void bench_packing(const BenchContext& c) {
-  const double slot_ms = PackingCase(c, kLeastRows).slot_ms();
-  int64_t rows = kMostRows;
-  while (rows > kLeastRows &&
-         PackingCase(c, rows).table_ms(slot_ms) > 1e3 * kPatience * c.options.effort.seconds)
-    rows /= 2;
-  PackingCase packing(c, rows);
+  PackingCase packing(c);
   packing.packed();
   packing.padded("padded to the longest row", false, true);
   packing.padded("the same, no padding in the head", false, false);

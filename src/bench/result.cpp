@@ -53,7 +53,7 @@ BenchResult result_from_json(const Json& j, const std::string& where) {
 std::string result_key(const Json& line) {
   std::string key;
   for (const char* field : {"bench", "what", "shape", "device", "isa", "threads", "dtype",
-                            "weight_dtype", "batch", "seq", "rank", "targets", "rows"}) {
+                            "weight_dtype", "batch", "seq", "rank", "targets"}) {
     const Json* member = find_member(line, field);
     key += cat(field, "=", member ? member->dump() : "", ";");
   }

@@ -47,6 +47,14 @@ void weigh(std::span<const float> logits, float max, float inverse_temperature,
   wick::weigh(logits, max, inverse_temperature, weights.data());
 }
 
+// Weights that are looked at together: where few tokens are likely, most groups have none.
+constexpr size_t kGroup = 16;
+bool any_reaches(const float* weights, float least) {
+  int32_t found = 0;
+  for (size_t i = 0; i < kGroup; ++i) found |= weights[i] >= least;
+  return found != 0;
+}
+
 double weight_of(const std::vector<TokenWeight>& candidates) {
   double sum = 0;
   for (const TokenWeight& c : candidates) sum += c.weight;
@@ -347,17 +355,17 @@ int32_t Sampler::draw_unfiltered(std::span<const float> logits, float max, int64
 float Sampler::least_weight_of_interest(double total) {
   const SampleOptions& o = options_;
   float least = std::numeric_limits<float>::min();
-  constexpr size_t kGroup = 64;
-  size_t groups = weights_.size() / kGroup;
+  constexpr size_t kSpan = 64;
+  size_t groups = weights_.size() / kSpan;
   if (o.top_k > 0) {
     // The k-th largest of the groups' maxima: at least k weights reach it.
     auto k = static_cast<size_t>(o.top_k);
     if (k > groups) return least;
     maxima_.resize(groups);
     for (size_t g = 0; g < groups; ++g) {
-      const float* x = weights_.data() + g * kGroup;
+      const float* x = weights_.data() + g * kSpan;
       float lanes[kLanes] = {};
-      for (size_t i = 0; i < kGroup; i += kLanes)
+      for (size_t i = 0; i < kSpan; i += kLanes)
         for (size_t j = 0; j < kLanes; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
       maxima_[g] = *std::max_element(lanes, lanes + kLanes);
     }
@@ -380,9 +388,14 @@ void Sampler::gather(float least) {
   TokenWeight block[kBlock];
   for (size_t b = 0; b < weights_.size(); b += kBlock) {
     size_t kept = 0;
-    for (size_t i = b; i < std::min(b + kBlock, weights_.size()); ++i) {
-      block[kept] = {static_cast<int32_t>(i), weights_[i]};
-      kept += weights_[i] >= least;
+    const size_t end = std::min(b + kBlock, weights_.size());
+    for (size_t g = b; g < end; g += kGroup) {
+      const size_t last = std::min(g + kGroup, end);
+      if (last == g + kGroup && !any_reaches(weights_.data() + g, least)) continue;
+      for (size_t i = g; i < last; ++i) {
+        block[kept] = {static_cast<int32_t>(i), weights_[i]};
+        kept += weights_[i] >= least;
+      }
     }
     candidates_.insert(candidates_.end(), block, block + kept);
   }

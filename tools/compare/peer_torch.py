@@ -71,7 +71,8 @@ def shape(args, ids):
                       "ms": ms[len(ms) // 2]})
 
     add("prefill, prompt", prefill(args, ids, model.eval())["ms"])
-    add("decode, token", decode(args, ids, model)["ms"])
+    more = argparse.Namespace(**{**vars(args), "count": 4 * args.count})
+    add("decode, token", decode(more, ids, model)["ms"])
     if args.train:
         model = peft.get_peft_model(model, peft.LoraConfig(
             r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], init_lora_weights=False))

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int64_t kGroupBlocks = 8;      // blocks of rows that one thread's tasks share
 constexpr int64_t kMostSteps = 32;       // of the sum in one piece
+constexpr int64_t kPlainSteps = 64;      // where w needs no room beside itself
 constexpr int64_t kKeptSteps = 32;       // where it takes several: sums need room beside x
 constexpr int64_t kTaskSteps = 3584;     // of 32 x 32 x 32 in one task: some 100 microseconds
 constexpr int64_t kKeptBlocks = 256;     // of sums that one task keeps
@@ -218,14 +219,15 @@ void work(const Product& p, const Share& share) {
 
 }  // namespace
 
-Streamed::Streamed(int64_t rows, int64_t sum, void* to, int64_t parts)
+Streamed::Streamed(int64_t rows, int64_t sum, void* to, int64_t parts, bool plain)
     : rows(rows),
       blocks(tile_blocks(rows)),
       steps(std::max<int64_t>(1, tile_blocks(sum))),
       parts(parts),
       data(static_cast<char*>(to)) {
   const int64_t kept = parts == 1 ? kKeptSteps : kKeptSteps / 2;
-  outer = part_size(steps, count_of(steps, steps <= kMostSteps ? kMostSteps : kept));
+  const int64_t whole = plain && parts == 1 ? kPlainSteps : kMostSteps;
+  outer = part_size(steps, count_of(steps, steps <= whole ? whole : kept));
 }
 
 size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
@@ -280,8 +282,8 @@ bool lies_ready(const Operand& x, int64_t rows) {
          reinterpret_cast<uintptr_t>(x.data) % 64 == 0;
 }
 
-Streamed in_place(const Operand& x, int64_t row, int64_t rows) {
-  Streamed s(rows, x.cols, x.as<char>() + row * x.ld * 2);
+Streamed in_place(const Operand& x, int64_t row, int64_t rows, bool plain) {
+  Streamed s(rows, x.cols, x.as<char>() + row * x.ld * 2, 1, plain);
   s.row_bytes = x.ld * 2;
   return s;
 }

@@ -69,7 +69,8 @@ struct Streamed {
   int64_t row_bytes = 0;  // read where it lies, this far from a row to the next; 0: packed
 
   Streamed() = default;
-  Streamed(int64_t rows, int64_t sum, void* to, int64_t parts = 1);
+  // `plain`: the other operand is read as it lies, and a longer sum may stay in one piece.
+  Streamed(int64_t rows, int64_t sum, void* to, int64_t parts = 1, bool plain = false);
   size_t bytes() const { return static_cast<size_t>(blocks * steps * parts * kBlockBytes); }
   // Where step s of block b lies; packed, the steps of one stretch of `outer` follow each other.
   char* at(int64_t b, int64_t s) const {
@@ -89,7 +90,7 @@ void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, co
 // The same read in place, for whole blocks and aligned rows; tiles then come from scattered lines,
 // which a few panels repay by what packing would cost.
 bool lies_ready(const Operand& x, int64_t rows);
-Streamed in_place(const Operand& x, int64_t row, int64_t rows);
+Streamed in_place(const Operand& x, int64_t row, int64_t rows, bool plain);
 // Columns [col, col + cols) of row-major bf16 `x` [sum, *] as left operand: the sum runs down x.
 void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t cols,
                        const Streamed& to);

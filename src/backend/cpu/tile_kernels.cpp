@@ -61,11 +61,13 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
   const bool few_panels = tile_blocks(finish.y.cols) < kPackPanels * pool.threads();
   const QuantTiles* codes = w.codes ? &*w.codes : nullptr;
   const int64_t parts = parts_of(x.dtype);
+  const bool plain = !turned && w.tiles != nullptr;
   in_stretches(pool,
                {.unit = &unit, .turned = turned, .w = w.tiles, .codes = codes, .rows = w.rows},
                x.cols, parts, finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
-                 if (parts == 1 && few_panels && lies_ready(x, rows)) return in_place(x, row, rows);
-                 const Streamed packed(rows, x.cols, scratch, parts);
+                 if (parts == 1 && few_panels && lies_ready(x, rows))
+                   return in_place(x, row, rows, plain);
+                 const Streamed packed(rows, x.cols, scratch, parts, plain);
                  pack_left(pool, x, row, rows, packed);
                  return packed;
                });

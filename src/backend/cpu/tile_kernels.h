@@ -57,6 +57,10 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
                    bool turned, const Finish& finish, Pieces& pieces);
 size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads, int64_t parts = 1);
 
+// y (+)= scale x wᵀ + bias for x of up to kThinSum columns, in bf16, and w in tiles.
+constexpr int64_t kThinSum = 16;
+void multiply_thin(ThreadPool& pool, const Operand& x, const char* w, const Finish& finish);
+
 // y [A, B] (+)= scale aᵀ b for a [sum, A], b [sum, B]. Scratch: columns_scratch().
 void multiply_columns(ThreadPool& pool, const Unit& unit, const Operand& a, const Operand& b,
                       const Finish& finish, Pieces& pieces);

@@ -98,7 +98,9 @@ void linear_fwd(const StepArgs& args) {
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
                       widen_bias(input(args, 2), pieces), gate.made ? &gate : nullptr};
   const bool narrow = attr<LinearAttr>(*args.step).narrow;
-  if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
+  if (!w.codes && x.cols <= kThinSum && finish.gate == nullptr)
+    multiply_thin(*args.pool, x, w.tiles, finish);
+  else if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
     multiply_quant_bytes(*args.pool, x, *w.codes, finish,
                          pieces.take(quant_bytes_scratch(*w.codes, x.rows)));
   else if (w.codes && x.rows <= kQuantFewRows)

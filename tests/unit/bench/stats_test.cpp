@@ -38,7 +38,7 @@ TEST(Stats, MeasureWarmsUpAndStops) {
   runs = 0;
   EXPECT_EQ(measure({.warmup = 0, .seconds = 0, .least = 4}, count).size(), 4u);
   EXPECT_EQ(measure({.warmup = 0, .seconds = 1e9, .most = 7}, count).size(), 7u);
-  // Runs of half a minute: one to warm up, two that count; of 0.1 s: as many as asked for.
+  // Runs of half a minute: two, and the first counts; of 0.1 s: as many as asked for, warmed up.
   const Effort effort{.warmup = 2, .seconds = 2, .least = 5};
   EXPECT_FALSE(effort.enough_warmup(0, 30));
   EXPECT_TRUE(effort.enough_warmup(1, 30));
@@ -47,6 +47,9 @@ TEST(Stats, MeasureWarmsUpAndStops) {
   EXPECT_TRUE(effort.enough(2, 60));
   EXPECT_FALSE(effort.enough(4, 0.4));
   EXPECT_TRUE(effort.enough(20, 2));
+  EXPECT_TRUE(effort.counts(30));
+  EXPECT_FALSE(effort.counts(0.1));
+  EXPECT_FALSE((Effort{.iters = 3}.counts(30)));
 }
 
 TEST(Stats, OnlyRangesThatDoNotMeetAreAChange) {
