@@ -42,6 +42,7 @@ struct TrainOptions {
   std::vector<int64_t> layers_to_transform = {};
   std::vector<std::string> exclude_modules = {};
   std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding
+  std::string bias = "none";                          // trained whole as PEFT: none, all, lora_only
   std::vector<std::string> modules_to_save = {};      // trained whole: norms, embed_tokens, lm_head
 
   // The run.

@@ -25,6 +25,8 @@ void check_options(const LoraOptions& o) {
     refuse(cat("--init is \"", o.init, "\", wanted default, gaussian or pissa"));
   if (o.dora && o.init == "pissa")
     refuse("--dora and --init pissa do not go together; leave one out");
+  if (o.bias != "none" && o.bias != "all" && o.bias != "lora_only")
+    refuse(cat("--bias is \"", o.bias, "\", wanted none, all or lora_only"));
   if (!(o.lora_plus_ratio > 0.0f))
     refuse(cat("--lora-plus-ratio is ", o.lora_plus_ratio, ", wanted more than 0"));
 }
@@ -84,7 +86,7 @@ void Adapter::place() {
     }
     i = end;
   }
-  for (WholeModule& w : wholes_) w.offset = layout_.add(w.module + ".weight", w.weight_shape());
+  for (WholeModule& w : wholes_) w.offset = layout_.add(tensor_of(w), w.weight_shape());
   if (tokens_) {
     TokenRows& t = *tokens_;
     const int64_t n = t.count();
@@ -209,6 +211,13 @@ const WholeModule* Adapter::find_whole(const std::string& module) const {
   for (const WholeModule& m : wholes_)
     if (m.module == module) return &m;
   return nullptr;
+}
+
+std::string Adapter::tensor_of(const WholeModule& m) const {
+  if (m.kind != ModuleKind::kBias) return m.module + ".weight";
+  // PEFT moves what it adapts into a module beside the pair.
+  const std::string of = m.module.substr(0, m.module.rfind('.'));
+  return find(of) ? of + ".base_layer.bias" : m.module;
 }
 
 namespace {

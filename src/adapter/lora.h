@@ -31,11 +31,12 @@ namespace wick {
 
 class ThreadPool;
 
-// What a module is to an adapter. kGain: a vector that can only be trained whole.
-enum class ModuleKind : uint8_t { kLinear, kEmbedding, kHead, kGain };
+// What a module is to an adapter. kGain, kBias: vectors that can only be trained whole. A bias is a
+// module of its own here, called as its tensor is.
+enum class ModuleKind : uint8_t { kLinear, kEmbedding, kHead, kGain, kBias };
 
 // A module that an adapter may be attached to, as the model names it. Its weight is [out, in], the
-// embedding's [in, out] with in = vocab, a gain's [out].
+// embedding's [in, out] with in = vocab, a gain's and a bias's [out].
 struct LinearInfo {
   std::string module;  // "model.layers.3.self_attn.q_proj"
   int64_t in = 0, out = 0;
@@ -44,7 +45,7 @@ struct LinearInfo {
   ModuleKind kind = ModuleKind::kLinear;
 
   Shape weight_shape() const {
-    if (kind == ModuleKind::kGain) return {out};
+    if (kind == ModuleKind::kGain || kind == ModuleKind::kBias) return {out};
     return kind == ModuleKind::kEmbedding ? Shape{in, out} : Shape{out, in};
   }
 };
@@ -67,8 +68,9 @@ struct LoraOptions {
   std::vector<std::string> exclude_modules = {};      // as targets
   std::vector<std::string> modules_to_save = {};      // trained whole
   std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding, trained as they are
-  std::string init = "default";                       // default, gaussian, pissa
-  float lora_plus_ratio = 1.0f;                       // of B's learning rate to A's
+  std::string bias = "none";     // of the model, trained whole: none, all, lora_only
+  std::string init = "default";  // default, gaussian, pissa
+  float lora_plus_ratio = 1.0f;  // of B's learning rate to A's
 };
 
 // The module it adapts, and the pair of matrices.
@@ -140,6 +142,8 @@ class Adapter {
   const std::optional<TokenRows>& tokens() const { return tokens_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
+  // The name of its tensor in the layout, and behind a prefix in PEFT's file.
+  std::string tensor_of(const WholeModule& module) const;
   const ParamLayout& layout() const { return layout_; }
   int64_t param_count() const { return layout_.size(); }
 

@@ -38,9 +38,6 @@ void refuse_unsupported(const Json& config, const std::string& where) {
     fail(ErrorCode::kUnsupported, where,
          ": fan_in_fan_out is true; no model wick runs has such "
          "weights");
-  std::string bias = get_string(config, "bias", where, "none");
-  if (bias != "none")
-    fail(ErrorCode::kUnsupported, where, ": bias is ", bias, "; only none is run");
   for (const char* key :
        {"lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters",
         "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
@@ -138,7 +135,7 @@ struct Sorted {
       if (take_pair(name, t) || take_whole(name, t, linears)) continue;
       fail(ErrorCode::kUnsupported, file.path().string(), ": holds ", t.name,
            "; wick runs lora_A, lora_B, lora_embedding_A, lora_embedding_B, "
-           "lora_magnitude_vector, and norms, embed_tokens and lm_head trained whole");
+           "lora_magnitude_vector, and biases, norms, embed_tokens and lm_head trained whole");
     }
   }
 
@@ -172,6 +169,12 @@ struct Sorted {
   bool take_whole(const std::string& name, const TensorInfo& t,
                   std::span<const LinearInfo> linears) {
     for (const LinearInfo& l : linears) {
+      if (l.kind == ModuleKind::kBias) {
+        const std::string of = l.module.substr(0, l.module.rfind('.'));
+        if (name != l.module && name != of + ".base_layer.bias") continue;
+        wholes[l.module] = &t;
+        return true;
+      }
       if (l.kind == ModuleKind::kLinear || name.rfind(l.module + ".", 0) != 0) continue;
       const std::string tail = name.substr(l.module.size());
       if (l.kind == ModuleKind::kEmbedding && tail == ".token_adapter.trainable_tokens_delta") {
@@ -269,6 +272,9 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   o.dora = get_bool(config, "use_dora", where, false);
   o.rank_pattern = read_pattern<int64_t>(config, "rank_pattern", where);
   o.alpha_pattern = read_pattern<double>(config, "alpha_pattern", where);
+  o.bias = get_string(config, "bias", where, "none");
+  if (o.bias != "none" && o.bias != "all" && o.bias != "lora_only")
+    fail(ErrorCode::kCorruptFile, where, ": bias is ", o.bias, ", wanted none, all or lora_only");
   o.init = read_init(config, where);
   o.lora_plus_ratio = lora_plus_ratio;
   for (const LinearInfo& l : linears) {

@@ -77,7 +77,7 @@ Json Adapter::peft_config(const std::string& base_model) const {
   config["alpha_pattern"] = own_alphas;
   config["auto_mapping"] = nullptr;
   config["base_model_name_or_path"] = base_model;
-  config["bias"] = "none";
+  config["bias"] = o.bias;
   config["exclude_modules"] = nullptr;
   config["fan_in_fan_out"] = false;
   config["inference_mode"] = true;
@@ -89,11 +89,10 @@ Json Adapter::peft_config(const std::string& base_model) const {
                              : static_cast<double>(o.alpha);
   config["lora_dropout"] = o.dropout;
   config["modules_to_save"] = nullptr;
-  if (!wholes_.empty()) {
-    std::vector<std::string> names;
-    for (const WholeModule& m : wholes_) names.push_back(m.module);
-    config["modules_to_save"] = names;
-  }
+  std::vector<std::string> names;
+  for (const WholeModule& m : wholes_)
+    if (m.kind != ModuleKind::kBias) names.push_back(m.module);
+  if (!names.empty()) config["modules_to_save"] = names;
   config["peft_type"] = "LORA";
   config["r"] = twice * o.rank;
   config["rank_pattern"] = own_ranks;
@@ -173,7 +172,7 @@ void Adapter::save(const std::filesystem::path& folder, std::span<const float> p
           {at + ".lora_magnitude_vector", {m.out}, [&, part] { return part(m.m_offset, m.out); }});
   }
   for (const WholeModule& m : wholes_)
-    tensors.push_back({kPrefix + m.module + ".weight", m.weight_shape(),
+    tensors.push_back({kPrefix + tensor_of(m), m.weight_shape(),
                        [&, part] { return part(m.offset, m.weight_shape().elements()); }});
   if (tokens_)
     tensors.push_back(

@@ -17,12 +17,16 @@ bool matches_whole(const std::string& expression, const std::string& module,
   return Regex::Search(regex, module).find(0).has_value();
 }
 
+bool can_have_pair(const LinearInfo& l) {
+  return l.kind != ModuleKind::kGain && l.kind != ModuleKind::kBias;
+}
+
 [[noreturn]] void fail_unknown(const std::string& target, std::span<const LinearInfo> linears,
                                const char* option, bool whole) {
   std::set<std::string> names;
   if (!whole) names.insert("all-linear");
   for (const LinearInfo& l : linears)
-    if (whole ? l.kind != ModuleKind::kLinear : l.kind != ModuleKind::kGain)
+    if (whole ? l.kind != ModuleKind::kLinear && l.kind != ModuleKind::kBias : can_have_pair(l))
       names.insert(last_part(l.module));
   std::string near = nearest_name(target, names), all;
   for (const std::string& n : names) all += (all.empty() ? "" : ", ") + n;
@@ -93,7 +97,8 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
     for (const std::string& target : targets) {
       if (target == "all-linear" && !wholes) continue;
       const bool known = std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& l) {
-        return (wholes || l.kind != ModuleKind::kGain) && target_matches(target, l.module, option);
+        return (wholes ? l.kind != ModuleKind::kBias : can_have_pair(l)) &&
+               target_matches(target, l.module, option);
       });
       if (!known) fail_unknown(target, linears, option, wholes);
     }
@@ -104,6 +109,7 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
   const bool all_linear =
       std::find(o.targets.begin(), o.targets.end(), "all-linear") != o.targets.end();
   for (const LinearInfo& l : linears) {
+    if (l.kind == ModuleKind::kBias) continue;
     if (any(o.modules_to_save, l.module, "--modules-to-save")) {
       if (l.kind == ModuleKind::kLinear)
         fail(ErrorCode::kUnsupported, "--modules-to-save names the linear ", l.module,
@@ -130,6 +136,13 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
     m.scale = lora_scale(alpha, m.rank, o.rslora);
     m.dropout = l.kind == ModuleKind::kEmbedding ? 0.0f : o.dropout;
     adapted.push_back(std::move(m));
+  }
+  for (const LinearInfo& l : linears) {
+    if (l.kind != ModuleKind::kBias || o.bias == "none") continue;
+    const bool beside_pair = std::any_of(adapted.begin(), adapted.end(), [&](const LoraModule& m) {
+      return l.module == m.module + ".bias";
+    });
+    if (o.bias == "all" || beside_pair) whole.push_back({l});
   }
 }
 

@@ -46,12 +46,12 @@ std::vector<std::byte> part_bytes(const std::vector<std::byte>& whole, const Wei
   return {first, first + static_cast<ptrdiff_t>(size)};
 }
 
+// As adapters name it: a bias is a module of its own.
 std::string module_of(const std::string& tensor) {
-  return tensor.substr(0, tensor.size() - std::strlen(".weight"));
+  return tensor.ends_with(".bias") ? tensor : tensor.substr(0, tensor.rfind('.'));
 }
 
 bool touches(const Adapter& adapter, const std::string& tensor) {
-  if (!tensor.ends_with(".weight")) return false;
   const std::string module = module_of(tensor);
   return adapter.find(module) || adapter.find_whole(module) ||
          (adapter.tokens() && adapter.tokens()->module == module);
@@ -131,7 +131,6 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
     }
     return values;
   };
-  write_model_files(m, out);
   SavedWeights saved = save_weights(out, m.config, *m.weights, save_dtype, merged);
 
   Json record;
@@ -168,6 +167,8 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   if (writer) writer->commit();
   record["base_tensors"] = tensors;
   write_file(out / kMergeRecord, dump_json(record, 2) + "\n");
+  // Last, so that what looks like a model is one.
+  write_model_files(m, out);
 
   MergeResult result;
   result.path = out.string();
@@ -233,7 +234,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
     return bytes;
   };
 
-  copy_other_files(from, to);
+  make_folder(to);
   SafetensorsWriter writer(to / "model.safetensors");
   MergeResult result;
   for (const std::string& name : merged.names()) {
@@ -251,6 +252,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
     writer.write(name, bytes);
   }
   writer.commit();
+  copy_other_files(from, to);
   result.path = to.string();
   return result;
 }

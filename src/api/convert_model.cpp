@@ -39,8 +39,8 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
            m.name(), " has rows of whole groups, so nothing would be quantised",
            options.group_size > 32 ? "; try --group-size 32" : "");
   }
-  write_model_files(m, options.save_path, quantization);
   SavedWeights saved = save_weights(options.save_path, m.config, *m.weights, type, {});
+  write_model_files(m, options.save_path, quantization);
   return {options.save_path, saved.tensors, saved.quantized, saved.bytes};
 }
 

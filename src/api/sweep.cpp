@@ -34,26 +34,20 @@ void Sweep::Impl::check() const {
   if (first.fine_tune_type != "lora")
     fail(ErrorCode::kUnsupported, "--sweep trains adapters; --fine-tune-type is ",
          first.fine_tune_type);
+  // One that was killed before its first checkpoint has left its folder.
+  std::error_code none;
   bool any = false;
   for (const auto& lane : lanes)
-    any |= lane->options.resume && load_checkpoint_run(lane->options.adapter_path).has_value();
+    any |= std::filesystem::is_directory(lane->options.adapter_path, none);
   if (first.resume && !any)
-    fail(ErrorCode::kNotFound, "--resume: no adapter of this sweep has a checkpoint in ",
+    fail(ErrorCode::kNotFound, "--resume: no adapter of this sweep is in ",
          std::filesystem::path(first.adapter_path).parent_path().string(),
          "; leave --resume out to start from the beginning");
 }
 
 void Sweep::Impl::join() {
   std::vector<const Adapter*> adapters;
-  for (const auto& lane : lanes) {
-    bool in_blocks = lane->adapter->wholes().empty() && !lane->adapter->tokens();
-    for (const LoraModule& m : lane->adapter->modules()) in_blocks &= m.layer >= 0;
-    if (!in_blocks)
-      fail(ErrorCode::kUnsupported,
-           "--sweep: adapters that share a base are on the blocks' linears; train embeddings, the "
-           "head, token rows and whole modules one after the other");
-    adapters.push_back(lane->adapter.get());
-  }
+  for (const auto& lane : lanes) adapters.push_back(lane->adapter.get());
   lead().trainable = std::make_shared<Trainable>(train_adapters(adapters));
   for (size_t k = 1; k < lanes.size(); ++k) lead().others.push_back(lanes[k].get());
   lead().choose_step();
@@ -82,9 +76,7 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
   for (auto& lane : impl_->lanes) {
     TrainOptions o = lane->options;
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
-    if (o.loss == "distill")
-      fail(ErrorCode::kUnsupported,
-           "--sweep: --loss distill is for one adapter at a time; train them one after the other");
+    lane->beside = impl_->lanes.front()->beside;
     lane->prepare(model, o);
   }
   impl_->join();
@@ -133,7 +125,7 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
 
   TrainStep& step = *s.lead().step;
   s.lead().start();
-  if (rehearsed) s.lead().rehearse_run(0, true);
+  if (rehearsed) s.lead().rehearse_run(0);
   if (callbacks.on_forecast) callbacks.on_forecast(forecast());
   s.lead().open_prefix();
   JointStep joint(step);

@@ -36,6 +36,8 @@ void check_options(const TrainOptions& o) {
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
   };
   in_range("learning-rate", o.learning_rate, 0.0, 10.0);
+  in_range("warmup-init", o.warmup_init, 0.0, 10.0);
+  if (o.lr_end != TrainOptions().lr_end) in_range("lr-end", o.lr_end, 0.0, 10.0);
   in_range("grad-clip", o.grad_clip, 0.0, 1e9);
   in_range("skip-below", o.skip_below, 0.0, 0.1);
   in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
@@ -57,6 +59,7 @@ LoraOptions lora_options(const TrainOptions& o) {
   lora.rslora = o.rslora;
   lora.dora = o.dora;
   lora.init = o.init;
+  lora.bias = o.bias;
   lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
   lora.rank_pattern = o.rank_pattern;
   lora.alpha_pattern = o.alpha_pattern;
@@ -72,6 +75,7 @@ void add_kind(const TrainOptions& o, Json& j) {
   if (o.rslora) j["rslora"] = true;
   if (o.dora) j["dora"] = true;
   if (o.init != "default") j["init"] = o.init;
+  if (o.bias != "none") j["bias"] = o.bias;
   if (o.lora_plus_ratio != 1.0) j["lora_plus_ratio"] = o.lora_plus_ratio;
   for (const auto& [pattern, rank] : o.rank_pattern) j["rank_pattern"][pattern] = rank;
   for (const auto& [pattern, alpha] : o.alpha_pattern) j["alpha_pattern"][pattern] = alpha;
@@ -110,6 +114,7 @@ void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
   kind.erase("lora_plus_ratio");
   if (own.dora) kind.erase("dora");
   if (own.rslora) kind.erase("rslora");
+  if (own.bias == o.bias) kind.erase("bias");
   if (!kind.empty())
     fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
          kind.begin().key(), " out");
@@ -223,7 +228,6 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
     adapter->save(folder, params, base_name(m));
     return;
   }
-  write_model_files(m, folder);
   std::optional<DType> dtype;
   if (!options.save_dtype.empty()) dtype = parse_dtype(options.save_dtype);
   save_weights(folder, m.config, *m.weights, dtype,
@@ -234,6 +238,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
                                             static_cast<size_t>(e->shape.elements()));
                  return std::vector<float>(part.begin(), part.end());
                });
+  write_model_files(m, folder);
 }
 
 std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
@@ -394,7 +399,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed) t.rehearse_run(answered.count(), true);
+  if (rehearsed) t.rehearse_run(answered.count());
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();
 

@@ -59,6 +59,14 @@ void Trainer::Impl::load_data() {
     messages.push_back(cat(valid->size(), " of ", valid->size() + train.size(),
                            " rows are held out (--val-split)"));
   }
+  if (!valid) {
+    const std::string wanted = "there are no held-out rows; add a valid file, or --val-split 0.1";
+    if (options.early_stop > 0 || options.keep_best)
+      fail(ErrorCode::kInvalidArgument, options.early_stop > 0 ? "--early-stop" : "--keep-best",
+           " goes by the held-out loss, and ", wanted);
+    if (!options.hook.empty())
+      messages.push_back(cat("--hook is called at each look at held-out rows, and ", wanted));
+  }
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
     if (!set) continue;
     constexpr size_t kNamed = 5;

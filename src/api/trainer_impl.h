@@ -73,12 +73,17 @@ struct Trainer::Impl {
   void start();
   // The forecast by the step itself if it can be tried now, else forecast_time().
   void try_now();
-  // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
-  // `writes`: into the run's folder, to know the disk.
-  void rehearse_run(double answer_seconds, bool writes);
+  // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look;
+  // `most_seconds` that trying the packs may take.
+  void rehearse_run(double answer_seconds, double most_seconds = Rehearsal().most_seconds);
+  // Seconds of a checkpoint with its result, and of the result alone; between which they lie.
+  struct Saving {
+    double seconds = 0, result = 0, low = 0, high = 0;
+  };
+  Saving try_saving() const;
   struct FirstPacks;
   FirstPacks first_packs() const;
-  void set_times(const RunTimes& times, double packing_seconds);
+  void set_times(const RunTimes& times, double packing_seconds, const Saving& saving);
   std::string describe_choice(const PackLimits& free) const;
   std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
   // Throws: kOutOfMemory where the device has not what the run will take.

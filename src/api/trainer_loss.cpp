@@ -89,10 +89,12 @@ PackLimits Trainer::Impl::loss_limits() const {
 ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& path,
                                           const std::string& with_adapter) {
   Model::Impl& m = model->impl();
-  ModelOptions second;
-  second.model = path;
-  second.dtype = dtype_name(m.weights->compute());
-  beside = std::make_shared<Model>(Model::load(model->engine(), second));
+  if (!beside) {  // a sweep has one for all its adapters
+    ModelOptions second;
+    second.model = path;
+    second.dtype = dtype_name(m.weights->compute());
+    beside = std::make_shared<Model>(Model::load(model->engine(), second));
+  }
   Model::Impl& b = beside->impl();
   if (b.config.vocab != m.config.vocab)
     fail(ErrorCode::kInvalidArgument, flag, " ", path, " has ", b.config.vocab,
@@ -116,12 +118,17 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
 void Trainer::Impl::open_reference() {
   const TrainOptions& o = options;
   if (o.loss == "distill") {
+    // A tied head stays the base's where an adapter is on the embedding alone, but not where rows
+    // of it are trained.
+    const bool tied = model->impl().config.tied;
     for (const ParamLayout::Entry& e : trainable->layout.entries())
-      if (e.name.find("lm_head") != std::string::npos || e.name.find("embed") != std::string::npos)
+      if (e.name.find("lm_head") != std::string::npos ||
+          (tied && e.name.find("embed") != std::string::npos &&
+           (!adapter || e.name.find("trainable_tokens") != std::string::npos)))
         fail(ErrorCode::kInvalidArgument,
              "--loss distill compares through the model's own head, and ", e.name,
-             " would change it; train the linears of the blocks only, or with --fine-tune-type "
-             "full the last blocks (--num-layers N)");
+             " would change it; leave the head out, or with --fine-tune-type full train the last "
+             "blocks (--num-layers N)");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
     return;
   }
@@ -161,6 +168,7 @@ LossMaker Trainer::Impl::loss_maker() const {
     d.weights = &*m.weights;
     d.temperature = static_cast<float>(options.distill_temperature);
     d.alpha = static_cast<float>(options.distill_alpha);
+    d.lanes = 1 + static_cast<int64_t>(others.size());
     return [d] { return std::make_unique<DistillLoss>(d); };
   }
   if (!is_preference(options.loss)) return nullptr;

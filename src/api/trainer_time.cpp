@@ -3,11 +3,13 @@
 // that would take too long for what is asked, by a part of the model (train/probe.h).
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "api/trainer_impl.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "model/adapter_start.h"
+#include "train/checkpoint.h"
 #include "train/probe.h"
 #include "train/rehearsal.h"
 
@@ -27,6 +29,11 @@ constexpr double kLeastPacks = 2, kTriedShare = 0.2, kQuickSeconds = 2;
 // packs that are quicker.
 constexpr double kPlanSeconds = 8, kPlanPacks = 3, kLoadRate = 1e9, kPlanTries = 3;
 constexpr double kUtilisation = 0.5;  // of the device, for those estimates
+// Between which runs lay by their estimates, as shares of those.
+constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
+// What a run of one second may differ by from what was tried, since a processor's speed changes
+// within seconds; of longer ones less, by the root of their seconds.
+constexpr double kSecondsMood = 0.2;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -36,28 +43,83 @@ double common_saving(int64_t bytes) {
   return kSaveSeconds + static_cast<double>(bytes) / kDiskRate;
 }
 
-// One checkpoint with its result, by writing a part of its bytes into the folder. Where that fails
-// the checkpoint will, and say which file: a forecast is no reason to stop.
-double try_saving(const std::string& folder, int64_t bytes) try {
-  constexpr int64_t kMost = int64_t{32} << 20;
-  constexpr double kFiles = 3;  // checkpoint, adapter, its config
-  const std::filesystem::path path = std::filesystem::path(folder) / ".wick";
-  auto write = [&](int64_t size) {
-    const auto start = std::chrono::steady_clock::now();
-    write_file(path, std::string(static_cast<size_t>(size), '\0'));
-    return seconds_since(start);
-  };
-  const int64_t part = std::min(bytes, kMost);
-  const double each = write(0), with_bytes = write(part);
-  std::filesystem::remove(path);
-  const double rate =
-      std::max(0.0, with_bytes - each) / static_cast<double>(std::max<int64_t>(1, part));
-  return kFiles * each + rate * static_cast<double>(bytes);
-} catch (const Error&) {
-  return common_saving(bytes);
+// The folder itself or the nearest above it that is there: on the same disk, most likely.
+std::filesystem::path existing(const std::string& folder) {
+  std::error_code none;
+  std::filesystem::path at = std::filesystem::absolute(folder, none);
+  while (!std::filesystem::is_directory(at, none) && at.has_relative_path()) at = at.parent_path();
+  return at;
 }
 
+// A folder for the moment.
+class TrialFolder {
+ public:
+  explicit TrialFolder(std::filesystem::path path) : path_(std::move(path)) {
+    remove();
+    make_folder(path_);
+  }
+  ~TrialFolder() { remove(); }
+  TrialFolder(const TrialFolder&) = delete;
+  TrialFolder& operator=(const TrialFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void remove() {
+    std::error_code none;
+    std::filesystem::remove_all(path_, none);
+  }
+  std::filesystem::path path_;
+};
+
 }  // namespace
+
+// By writing them, or of large ones a part of their bytes. Where that fails the checkpoint will,
+// and say which file: a forecast is no reason to stop.
+Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
+  constexpr int64_t kMost = int64_t{32} << 20;
+  constexpr int kTimes = 2;
+  const TrialFolder folder(existing(options.adapter_path) / ".wick_trial");
+  const auto all = static_cast<double>(forecast.disk_bytes);
+  Saving saving;
+  auto count = [&](double seconds) {
+    saving.seconds += seconds / kTimes;
+    saving.low = saving.low > 0 ? std::min(saving.low, seconds) : seconds;
+    saving.high = std::max(saving.high, seconds);
+  };
+  if (forecast.disk_bytes <= kMost && others.empty()) {
+    for (int i = 0; i < kTimes; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      Checkpoint c;
+      c.params = step->params();
+      for (size_t k = 0; k < step->states().size(); ++k)
+        c.states.push_back({step->states()[k].name, step->states()[k].dtype, step->state(k)});
+      c.run = identity();
+      save_checkpoint(folder.path(), c);
+      const auto saved = std::chrono::steady_clock::now();
+      save_result(folder.path().string(), c.params);
+      saving.result += seconds_since(saved) / kTimes;
+      count(seconds_since(start));
+    }
+    return saving;
+  }
+  constexpr double kFiles = 3;  // checkpoint, adapter, its config
+  auto write = [&](int64_t size) {
+    const auto start = std::chrono::steady_clock::now();
+    write_file(folder.path() / "bytes", std::string(static_cast<size_t>(size), '\0'));
+    return seconds_since(start);
+  };
+  const int64_t part = std::min(forecast.disk_bytes, kMost);
+  for (int i = 0; i < kTimes; ++i) {
+    const double each = write(0), with_bytes = write(part);
+    count(kFiles * each +
+          std::max(0.0, with_bytes - each) * all / static_cast<double>(std::max<int64_t>(1, part)));
+  }
+  saving.result = saving.seconds * static_cast<double>(forecast.params) / std::max(1.0, all);
+  return saving;
+} catch (const std::exception&) {
+  const double seconds = common_saving(forecast.disk_bytes);
+  return {seconds, 0, seconds, seconds};
+}
 
 // The packs of a run's first updates.
 struct Trainer::Impl::FirstPacks {
@@ -84,8 +146,9 @@ Trainer::Impl::FirstPacks Trainer::Impl::first_packs() const {
   return first;
 }
 
-void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds) {
+void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, const Saving& saving) {
   const Order order = this->order();
+  forecast.save_ms = 1e3 * saving.seconds;
   forecast.step_ms = 1e3 * (times.update + packing_seconds);
   forecast.prefix_ms = 1e3 * times.prefix;
   forecast.eval_ms = 1e3 * times.eval;
@@ -97,13 +160,14 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds) {
               forecast.cold_ms + forecast.prepare_ms +
               forecast.prefix_ms *
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
-  const double saved =
-      1e-3 * forecast.save_ms * static_cast<double>(count_saves(options, forecast.updates));
-  forecast.total_seconds = computed + saved;
-  forecast.step_ms_low = times.low * forecast.step_ms;
-  forecast.step_ms_high = times.high * forecast.step_ms;
-  forecast.total_seconds_low = times.low * computed + saved;
-  forecast.total_seconds_high = times.high * computed + saved;
+  const auto saves = static_cast<double>(count_saves(options, forecast.updates));
+  forecast.total_seconds = computed + saves * saving.seconds;
+  const double mood = kSecondsMood / std::sqrt(std::max(1.0, forecast.total_seconds));
+  const double low = std::min(times.low, 1 - mood), high = std::max(times.high, 1 + mood);
+  forecast.step_ms_low = low * forecast.step_ms;
+  forecast.step_ms_high = high * forecast.step_ms;
+  forecast.total_seconds_low = low * computed + saves * saving.low;
+  forecast.total_seconds_high = high * computed + saves * saving.high;
   timed = true;
 }
 
@@ -150,8 +214,10 @@ void Trainer::Impl::forecast_time() {
         asked * static_cast<double>(kind->count_asked(train, valid ? &*valid : nullptr));
   }
   times.cold = probe.cold_seconds(forecast.peak_bytes - forecast.weights);
-  forecast.save_ms = 1e3 * common_saving(forecast.disk_bytes);
-  set_times(times, first.seconds);
+  times.low = kEstimatedLow;
+  times.high = kEstimatedHigh;
+  const double saving = common_saving(forecast.disk_bytes);
+  set_times(times, first.seconds, {saving, 0, saving, saving});
 }
 
 // Of one pack, from its arithmetic; 0 where the device cannot be timed.
@@ -206,10 +272,10 @@ void Trainer::Impl::try_now() {
   start();
   const auto asked = std::chrono::steady_clock::now();
   if (options.sample_at_evals) answer(sample_prompts(), step->params_buffer());
-  rehearse_run(seconds_since(asked), false);
+  rehearse_run(seconds_since(asked), kPlanTries);
 }
 
-void Trainer::Impl::rehearse_run(double answer_seconds, bool writes) {
+void Trainer::Impl::rehearse_run(double answer_seconds, double most_seconds) {
   const FirstPacks first = first_packs();
   Rehearsal r;
   r.packs = first.packs;
@@ -219,12 +285,13 @@ void Trainer::Impl::rehearse_run(double answer_seconds, bool writes) {
   r.train = &train;
   r.valid = valid ? &*valid : nullptr;
   r.hyper = optimizer_hyper(options, options.learning_rate, 1);
-  if (!writes) r.most_seconds = kPlanTries;
+  r.most_seconds = most_seconds;
   RunTimes times = wick::rehearse(*step, r);
   if (options.sample_at_evals) times.eval += answer_seconds;
-  forecast.save_ms = 1e3 * (writes ? try_saving(options.adapter_path, forecast.disk_bytes)
-                                   : common_saving(forecast.disk_bytes));
-  set_times(times, first.seconds);
+  const Saving saving = try_saving();
+  // The best of the looks so far is saved; most of them are, at first.
+  if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
+  set_times(times, first.seconds, saving);
   forecast.tried = true;
   // All of the plan has been touched, where it lies in this process at all.
   release_free_memory();

@@ -217,11 +217,14 @@ Option& Args::number(const std::string& names, double& target, const std::string
                      const std::string& help, FloatRange range) {
   Option& option = add(names, OptionKind::kFloat, value, help);
   option.default_text = general(target);
-  option.set = [&target, range](const Json& given, const std::string& where) {
+  option.check = [range](const Json& given, const std::string& where) {
     double x = given.get<double>();
     if (x < range.min) misuse(where, " got ", x, ", wanted at least ", range.min);
     if (x > range.max) misuse(where, " got ", x, ", wanted at most ", range.max);
-    target = x;
+  };
+  option.set = [&target, check = option.check](const Json& given, const std::string& where) {
+    check(given, where);
+    target = given.get<double>();
   };
   return option;
 }

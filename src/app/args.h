@@ -57,6 +57,8 @@ struct Option {
   bool pinned = false;  // by override_from_config
   // Takes a value of the option's kind, already checked; `where` names the flag or key.
   std::function<void(const Json& value, const std::string& where)> set;
+  // Throws what set() would; empty where every value of the kind is taken.
+  std::function<void(const Json& value, const std::string& where)> check = {};
 
   const std::string& name() const { return names.front(); }
   // Chained after a declaration.

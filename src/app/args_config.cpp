@@ -28,7 +28,8 @@ void Args::set_from_config(const std::string& name, const Json& value, const std
   WICK_CHECK(option, "no option --", name);
   if (option->pinned) {
     // It has no effect, but a mistake in it is one all the same.
-    checked_value(option->kind, value, where);
+    const Json checked = checked_value(option->kind, value, where);
+    if (option->check) option->check(checked, where);
     return;
   }
   if (option->source == Source::kConfig)

@@ -160,11 +160,15 @@ Json difference_json(const PairedDifference& d) {
 
 void show_difference(const char* name, const PairedDifference& d, bool share, Output& out) {
   auto number = [&](double x) { return cat(x > 0 ? "+" : "", share ? percent(x) : fixed(x, 4)); };
+  // Of fewer rows no split is rarer than one in twenty, and draws from them know no others.
+  constexpr int64_t kLeastRows = 6;
   const bool certain = d.low > 0 || d.high < 0;
   out.result(cat(name, number(d.difference), " (95 %: ", number(d.low), " to ", number(d.high),
                  "), higher in ", format_count(d.b_higher), " rows, lower in ",
                  format_count(d.a_higher), ", sign test p = ", general(d.p, 2),
-                 certain ? "" : "; may be chance"));
+                 d.rows < kLeastRows ? "; too few rows to tell"
+                 : certain           ? ""
+                                     : "; may be chance"));
 }
 
 // Everything that is done for one model: two of these are compared.

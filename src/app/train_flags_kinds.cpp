@@ -75,6 +75,9 @@ void add_kinds_flags(Args& args, TrainFlags& flags) {
             "Linears left out of --targets: names or expressions.");
   args.list("--modules-to-save", o.modules_to_save, "NAMES",
             "Trained whole beside the adapter: norms, embed_tokens, lm_head.");
+  args.text("--bias", o.bias, "WHICH",
+            "Biases of the model trained whole: none, all, or lora_only (of adapted linears).")
+      .one_of({"none", "all", "lora_only"});
   args.list("--trainable-token-indices", k.tokens, "IDS",
             "Tokens whose rows of the embedding are trained, such as new special ones.");
   args.config_key("rank_pattern", [&args](const Json& value, const std::string& where) {

@@ -11,7 +11,7 @@ namespace wick {
 
 namespace {
 
-constexpr FloatRange kNotNegative{.min = 0.0};
+constexpr FloatRange kNotNegative{.min = 0.0}, kRate{.min = 0.0, .max = 10.0};
 
 // MLX's schedules: our name, and the flags that its arguments are, in order; all but those after
 // `needed` must be there.
@@ -162,7 +162,7 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
   args.text("--optimizer", o.optimizer, "NAME",
             "adamw; adam (no decay); adamw_8bit (moments in 8 bits); sgd; lion; muon; adafactor.")
       .one_of({"adamw", "adam", "adamw_8bit", "sgd", "lion", "muon", "adafactor"});
-  args.number("--learning-rate", o.learning_rate, "X", "Highest learning rate.", kNotNegative);
+  args.number("--learning-rate", o.learning_rate, "X", "Highest learning rate.", kRate);
   args.text("--lr-schedule", o.lr_schedule, "NAME",
             "After the warm-up: cosine (to 10 %), linear (to 0), constant, cosine_with_restarts, "
             "wsd (constant, then to 0), exponential_decay, step_decay.")
@@ -171,9 +171,8 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
   args.number("--warmup", o.warmup, "N", "Updates in which the rate rises to its height.",
               kNotNegative)
       .shown("3 % of the run");
-  args.number("--warmup-init", o.warmup_init, "X", "The rate that the warm-up starts from.",
-              kNotNegative);
-  args.number("--lr-end", o.lr_end, "X", "The rate that the schedule ends at.", kNotNegative)
+  args.number("--warmup-init", o.warmup_init, "X", "The rate that the warm-up starts from.", kRate);
+  args.number("--lr-end", o.lr_end, "X", "The rate that the schedule ends at.", kRate)
       .shown("the schedule's");
   args.integer("--lr-decay-steps", o.lr_decay_steps, "N",
                "Updates after the warm-up until --lr-end is reached.", {.min = 1})

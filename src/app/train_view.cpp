@@ -49,13 +49,13 @@ std::string step_line(const StepReport& r, bool aligned) {
   return line + "  " + format_seconds(r.seconds_left) + " left";
 }
 
-// "12 s (tried)", "12 s (tried, 10 s to 15 s)", "12 s (estimated)". A range that is narrower than
-// the forecast is sure says nothing.
+// "12 s (tried)", "12 s (tried, 10 s to 15 s)", "12 s (estimated, 9 s to 16 s)". A range that is
+// narrower than the forecast is sure says nothing.
 template <typename F>
 std::string measured(const Forecast& f, double value, double low, double high, const F& format) {
   constexpr double kSure = 0.1;
   std::string how = f.tried ? "tried" : "estimated";
-  if (f.tried && high - low > kSure * value) how += cat(", ", format(low), " to ", format(high));
+  if (high - low > kSure * value) how += cat(", ", format(low), " to ", format(high));
   return cat("about ", format(value), " (", how, ")");
 }
 

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -30,23 +32,30 @@ namespace {
 
 // A file or pipe open for reading.
 struct Descriptor {
-  Descriptor(const std::filesystem::path& path, int flags)
-      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags)) {
-    if (fd < 0) fail_errno(path, "open");
-    if (::fstat(fd, &info) != 0) {
-      ::close(fd);
-      fail_errno(path, "read the size of");
-    }
+  explicit Descriptor(const std::filesystem::path& path) {
+    become(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path);
     if (S_ISDIR(info.st_mode)) {
-      ::close(fd);
+      ::close(std::exchange(fd, -1));
       fail(ErrorCode::kIo, path.string(), ": a folder, expected a file");
     }
   }
-  ~Descriptor() { ::close(fd); }
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
 
-  int fd;
+  // Takes `other` over and closes what was open before.
+  void become(int other, const std::filesystem::path& path) {
+    if (other < 0) fail_errno(path, "open");
+    if (fd >= 0) ::close(fd);
+    fd = other;
+    if (::fstat(fd, &info) == 0) return;
+    ::close(std::exchange(fd, -1));
+    fail_errno(path, "read the size of");
+  }
+
+  int fd = -1;
   struct stat info {};
 };
 
@@ -68,13 +77,37 @@ void sync_folder(const std::filesystem::path& folder) {
   ::close(fd);
 }
 
+// A file without a name that holds what comes out of a pipe, so that it can be mapped.
+int spooled(int from, const std::filesystem::path& path) {
+  constexpr int64_t kMost = int64_t{4} << 30;  // more is no pipe with an end
+  std::FILE* file = std::tmpfile();
+  const int to = file ? ::dup(::fileno(file)) : -1;
+  if (file) std::fclose(file);
+  if (to < 0) fail_errno(path, "keep what comes from");
+  std::vector<std::byte> part(size_t{1} << 18);
+  int64_t sum = 0;
+  try {
+    for (;;) {
+      const ssize_t n = ::read(from, part.data(), part.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail_errno(path, "read");
+      if (n == 0) return to;
+      sum += n;
+      if (sum > kMost) fail(ErrorCode::kIo, path.string(), ": gives more than 4 GiB; write a file");
+      write_all(to, part.data(), static_cast<size_t>(n), path);
+    }
+  } catch (...) {
+    ::close(to);
+    throw;
+  }
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  // A pipe is refused below, and opening one must not wait for its writer.
-  const Descriptor file(path, O_NONBLOCK);
-  if (!S_ISREG(file.info.st_mode))
-    fail(ErrorCode::kIo, path.string(), ": not a regular file; save it as one first");
+  Descriptor file(path);
+  if (S_ISBLK(file.info.st_mode)) fail(ErrorCode::kIo, path.string(), ": not a regular file");
+  if (!S_ISREG(file.info.st_mode)) file.become(spooled(file.fd, path), path);
   size_ = static_cast<size_t>(file.info.st_size);
   if (size_ > 0) {
     void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
@@ -119,7 +152,7 @@ void MappedFile::drop_pages(size_t offset, size_t length) const {
 }
 
 std::string read_file(const std::filesystem::path& path, size_t limit) {
-  const Descriptor file(path, 0);
+  const Descriptor file(path);
   auto check = [&](size_t bytes) {
     if (bytes > limit)
       fail(ErrorCode::kCorruptFile, path.string(), ": ", bytes, " bytes or more, at most ", limit,

@@ -16,7 +16,8 @@ namespace wick {
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws: kNotFound, kIo. A directory or an unreadable file is named in the message.
+  // A pipe is read to its end into a file without a name. Throws: kNotFound, kIo. A directory or an
+  // unreadable file is named in the message.
   explicit MappedFile(const std::filesystem::path& path);
   // Bytes that live as long as the process (the model inside the binary), under a name.
   static MappedFile over(std::span<const std::byte> bytes, const std::filesystem::path& name);

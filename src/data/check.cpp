@@ -53,6 +53,7 @@ class Checker {
           const std::string& fix)
       : options_(with_text(options)),
         pair_options_(for_pairs(options_)),
+        tokenizer_(tokenizer),
         encoder_(tokenizer, chat_template, options_),
         pair_encoder_(tokenizer, chat_template, pair_options_),
         fix_(fix) {}
@@ -162,6 +163,7 @@ class Checker {
     if (std::string lost = lost_system_message(original, example.text, options_); !lost.empty())
       add("system_dropped", line, std::move(lost));
     const std::string format = pair ? "preference" : row_format_name(example.format);
+    if (example.format != RowFormat::kText) check_special(line, original);
     mixed(line, format);
     const bool trained = count(line, example, format);
     const bool seen = seen_before(line, example, original);
@@ -169,6 +171,20 @@ class Checker {
     if (seen) return;
     write(check.changed ? check.repaired : original);
     if (check.changed) ++fixes_["characters repaired"];
+  }
+
+  // Words in a message that are the template's own signs, such as a stop token: a model reads them
+  // as such. Rows of plain text may hold them on purpose.
+  void check_special(int64_t line, const Json& row) {
+    for (const auto& [place, text] : spoken_texts(row, options_)) {
+      if (text.find_first_of("<[|") == std::string::npos) continue;  // what every such sign has
+      for (const int32_t id : tokenizer_.encode_ids(text, false)) {
+        if (!tokenizer_.is_special(id)) continue;
+        add("special_token", line,
+            cat(place, " holds ", tokenizer_.piece(id), ", a special token of the model"));
+        break;
+      }
+    }
   }
 
   // Lengths and trained tokens; false where nothing is trained. The two sequences of a pair are cut
@@ -266,13 +282,21 @@ class Checker {
     s.longest = stats.max;
     s.lengths = lengths_;
     if (out_) {
-      out_->commit();
+      const fs::path path = fs::path(fix_) / (s.split + ".jsonl");
+      // A file without rows would be refused by training; one of an earlier copy is not this one's.
+      if (s.rows_written > 0) {
+        out_->commit();
+        s.written = path.string();
+      } else {
+        std::error_code none;
+        fs::remove(path, none);
+      }
       out_.reset();
-      s.written = (fs::path(fix_) / (s.split + ".jsonl")).string();
     }
   }
 
   const DataOptions options_, pair_options_;
+  const Tokenizer& tokenizer_;
   RowEncoder encoder_, pair_encoder_;
   std::string fix_;
   DataCheck result_;

@@ -128,6 +128,21 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   return check;
 }
 
+std::vector<std::pair<std::string, std::string>> spoken_texts(const Json& row,
+                                                              const DataOptions& options) {
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const std::string& key : {options.messages_key, options.prompt_key, options.completion_key,
+                                 std::string("chosen"), std::string("rejected")}) {
+    const Json* member = find_member(row, key);
+    if (member == nullptr) continue;
+    if (member->is_string()) texts.emplace_back(key, member->get<std::string>());
+    for (size_t i = 0; member->is_array() && i < member->size(); ++i)
+      if (const std::string* content = content_of((*member)[i]))
+        texts.emplace_back(cat(key, "[", i, "].content"), *content);
+  }
+  return texts;
+}
+
 std::string row_words(const Json& row, const DataOptions& options) {
   const std::string keys[] = {options.prompt_key, options.completion_key,
                               options.text_key,   options.messages_key,

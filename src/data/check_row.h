@@ -20,6 +20,10 @@ struct RowCheck {
 // says what is wrong.
 RowCheck check_row_text(const Json& row, const DataOptions& options);
 
+// The texts of its messages, or its prompt and answers, with their places.
+std::vector<std::pair<std::string, std::string>> spoken_texts(const Json& row,
+                                                              const DataOptions& options);
+
 // What the row says, in lower case and with single blanks.
 std::string row_words(const Json& row, const DataOptions& options);
 

@@ -236,7 +236,8 @@ const std::string& ExampleSet::file_of(int64_t row) const {
 
 ExampleSet ExampleSet::hold_out(double amount, uint64_t seed) {
   const auto rows = static_cast<double>(size());
-  const double wanted = amount < 1 ? std::ceil(amount * rows) : std::floor(amount);
+  const double wanted =
+      amount < 1 ? (amount > 0 ? std::max(1.0, std::round(amount * rows)) : 0) : std::floor(amount);
   if (!(wanted >= 1) || wanted >= rows)
     fail(ErrorCode::kInvalidArgument, file_, ": --val-split ", amount, " of ", size(),
          " rows holds out ", wanted, ", wanted at least 1 and at least 1 left to train on");

@@ -34,6 +34,7 @@ void start_parts(Adapter& adapter, const ModelConfig& config, const ModelWeights
       }
       if (config.tied && module == "model.embed_tokens") start("lm_head");
     }
+    if (part.tensor.ends_with(".bias")) start(part.tensor);
     at += static_cast<size_t>(part.shape.elements());
   }
 }

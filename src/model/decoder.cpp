@@ -2,6 +2,8 @@
 #include "model/decoder.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 namespace wick {
 
@@ -10,6 +12,10 @@ namespace {
 constexpr const char *kEmbedding = "model.embed_tokens", *kHead = "lm_head";
 
 std::string layer_name(int64_t layer) { return cat("model.layers.", layer, "."); }
+
+int64_t layer_of(const std::string& tensor) {
+  return std::atoll(tensor.c_str() + std::string_view("model.layers.").size());
+}
 
 // The specs of one weight, or of several that are computed as one product.
 struct Specs {
@@ -67,24 +73,17 @@ class Weights {
     if (scaled) l.squares = context_.squares(spec);
     return l;
   }
-  // What an adapter trains in place of NAME.weight, or kNone.
-  ValueId whole(Recorder& r, const std::string& module) const {
-    const Adapter* adapter = context_.adapter.adapter;
-    const WholeModule* m = adapter ? adapter->find_whole(module) : nullptr;
-    if (!m) return kNone;
-    return r.flat(context_.adapter.params, m->offset, m->weight_shape(), module + ".weight");
-  }
-  // Of a module that may be trained whole: NAME.weight, or the adapter's own.
-  ValueId module(Recorder& r, const std::string& name) const {
-    const ValueId own = whole(r, name);
-    return own != kNone ? own : (*this)(name + ".weight");
-  }
 
  private:
   std::vector<WeightSpec> specs_;
   const DecoderContext& context_;
   std::unordered_map<std::string, size_t> index_;
 };
+
+ValueId norm(Recorder& r, const ModelConfig& c, const DecoderContext& ctx, const Weights& w,
+             const std::string& module, ValueId x) {
+  return nn::rms_norm(r, ctx.adapter, module, w(module + ".weight"), x, c.eps);
+}
 
 ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext& ctx,
                          const Weights& w, int64_t layer, ValueId x) {
@@ -95,9 +94,9 @@ ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext
   ValueId v = r.cols(qkv, q_width + kv_width, q_width + 2 * kv_width);
   ValueId q, k;
   if (c.qk_norm) {
-    ValueId q_normed = r.rms_norm(r.cols(qkv, 0, q_width), w.module(r, prefix + "q_norm"), c.eps);
+    ValueId q_normed = norm(r, c, ctx, w, prefix + "q_norm", r.cols(qkv, 0, q_width));
     ValueId k_normed =
-        r.rms_norm(r.cols(qkv, q_width, q_width + kv_width), w.module(r, prefix + "k_norm"), c.eps);
+        norm(r, c, ctx, w, prefix + "k_norm", r.cols(qkv, q_width, q_width + kv_width));
     q = r.rope(q_normed, ctx.rope_table, ctx.positions, c.head_dim);
     k = r.rope(k_normed, ctx.rope_table, ctx.positions, c.head_dim);
   } else {
@@ -194,6 +193,11 @@ std::vector<LinearInfo> adaptable_linears(const ModelConfig& c) {
     gain(at + "post_attention_layernorm", layer, c.hidden);
   }
   gain("model.norm", -1, c.hidden);
+  for (const WeightSpec& spec : weight_specs(c))
+    for (const WeightSpec::Part& part : spec.parts)
+      if (part.tensor.ends_with(".bias"))
+        linears.push_back(
+            {part.tensor, 1, part.shape[0], layer_of(part.tensor), group++, ModuleKind::kBias});
   linears.push_back({kHead, c.hidden, c.vocab, -1, group++, ModuleKind::kHead});
   return linears;
 }
@@ -207,25 +211,25 @@ int64_t weight_count(const ModelConfig& config) {
 ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
   Weights w(c, ctx);
   const int64_t end = ctx.end_block < 0 ? c.layers : ctx.end_block;
-  ValueId x = ctx.first_block > 0
-                  ? ctx.stream
-                  : nn::embed(r, ctx.adapter, kEmbedding, w.module(r, kEmbedding), ctx.ids);
+  ValueId x = ctx.first_block > 0 ? ctx.stream
+                                  : nn::embed(r, ctx.adapter, kEmbedding,
+                                              w(std::string(kEmbedding) + ".weight"), ctx.ids);
   for (int64_t layer = ctx.first_block; layer < end; ++layer) {
     const std::string at = layer_name(layer);
     r.begin_block(layer >= ctx.recompute_first && layer < ctx.recompute_end);
-    ValueId h = r.rms_norm(x, w.module(r, at + "input_layernorm"), c.eps);
+    ValueId h = norm(r, c, ctx, w, at + "input_layernorm", x);
     x = r.add(x, record_attention(r, c, ctx, w, layer, h));
-    h = r.rms_norm(x, w.module(r, at + "post_attention_layernorm"), c.eps);
+    h = norm(r, c, ctx, w, at + "post_attention_layernorm", x);
     x = r.add(x, record_mlp(r, c, ctx, w, layer, h));
     r.end_block();
   }
-  return ctx.end_block < 0 ? r.rms_norm(x, w.module(r, "model.norm"), c.eps) : x;
+  return ctx.end_block < 0 ? norm(r, c, ctx, w, "model.norm", x) : x;
 }
 
 ValueId head_weight(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
   const Weights w(c, ctx);
   // A tied head stays the base's table where an adapter trains the embedding, as in PEFT.
-  const ValueId own = w.whole(r, kHead);
+  const ValueId own = ctx.adapter.whole(r, kHead);
   return own != kNone ? own : w(std::string(c.tied ? kEmbedding : kHead) + ".weight");
 }
 

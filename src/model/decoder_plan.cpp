@@ -95,22 +95,21 @@ ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
 
 void DecoderPlan::add_lanes(DType compute) {
   const std::vector<const Adapter*>& lanes = options_.source.lanes;
-  const int64_t rows = options_.tokens / static_cast<int64_t>(lanes.size());
-  bool drops = false, dora = false;
+  bool drops = false, counts = false;
   int64_t most_ranks = 0;
   for (const Adapter* lane : lanes) {
-    int64_t ranks = 0;
+    int64_t ranks = lane->tokens() ? lane->tokens()->count() : 0;
     for (const LoraModule& m : lane->modules()) {
       drops |= m.dropout > 0;
       ranks += m.rank;
     }
-    dora |= lane->options().dora;
+    counts |= lane->options().dora || lane->tokens();
     most_ranks = std::max(most_ranks, ranks);
   }
   nn::AdapterBinding& all = context_.adapter;
   if (drops && options_.training)
     all.keys = recorder_.feed("keys", {options_.tokens, 2}, DType::kI32);
-  if (dora && compute != DType::kF32)
+  if (counts && compute != DType::kF32)
     all.count = recorder_.weight("count", {most_ranks}, DType::kI32);
   int64_t offset = 0;
   for (size_t k = 0; k < lanes.size(); ++k) {
@@ -121,13 +120,13 @@ void DecoderPlan::add_lanes(DType compute) {
     const int64_t count = lanes[k]->param_count();
     lane.adapter = lanes[k];
     lane.params = recorder_.flat(all.params, offset, {count}, cat("params.", k));
-    lane.first_row = static_cast<int64_t>(k) * rows;
-    lane.row_count = rows;
-    if (all.keys != kNone)
-      lane.keys = recorder_.rows(all.keys, lane.first_row, lane.first_row + rows);
+    lane.tied = config_.tied;
     all.lanes.push_back(std::move(lane));
     offset += count;
   }
+  if (all.keys != kNone)
+    for (size_t k = 0; k < lanes.size(); ++k)
+      all.lanes[k].keys = all.rows_of_lane(recorder_, k, all.keys);
 }
 
 Bindings DecoderPlan::bind(Backend& backend, ModelWeights& weights) const {

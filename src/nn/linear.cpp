@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "plan/head_pair.h"
-
 namespace wick::nn {
 
 namespace {
@@ -41,6 +39,46 @@ void take_parts(Recorder& r, const Linear& l, ValueId y, ValueId z, int64_t begi
   }
 }
 
+// z = y + bias in these rows, each part with the adapter's own bias where it trains one.
+void bias_into(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId y, ValueId z) {
+  int64_t first = 0;
+  for (const Linear::Part& part : l.parts) {
+    ValueId b = binding.whole(r, part.module + ".bias");
+    if (b == kNone) b = r.flat(l.bias, first, {part.rows}, part.module + ".bias");
+    r.append({Op::kBias,
+              Dir::kForward,
+              {r.cols(y, first, first + part.rows), b},
+              {{r.cols(z, first, first + part.rows)}},
+              {}});
+    first += part.rows;
+  }
+}
+
+// y + bias; y itself where there is none.
+ValueId with_bias(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId y) {
+  if (l.bias == kNone) return y;
+  bool own = false, all = binding.lanes.empty();
+  int64_t begin = -1, end = -1;  // of the adapter's own, which lie one after the other
+  for (const Linear::Part& part : l.parts) {
+    const std::string name = part.module + ".bias";
+    const WholeModule* m = binding.adapter ? binding.adapter->find_whole(name) : nullptr;
+    own |= m || binding.lane_has_whole(name);
+    all = all && m && (end < 0 || m->offset == end);
+    if (m && begin < 0) begin = m->offset;
+    if (m) end = m->offset + part.rows;
+  }
+  if (!own) return r.bias(y, l.bias);
+  if (all)
+    return r.bias(y,
+                  r.flat(binding.params, begin, {end - begin}, l.parts.front().module + ".bias"));
+  const Value of = r.plan().value(y);
+  ValueId z = r.temp(of.name + ".biased", of.shape, of.dtype);
+  if (binding.lanes.empty()) bias_into(r, binding, l, y, z);
+  for (size_t k = 0; k < binding.lanes.size(); ++k)
+    bias_into(r, binding.lanes[k], l, binding.rows_of_lane(r, k, y), binding.rows_of_lane(r, k, z));
+  return z;
+}
+
 class AdaptedLinear {
  public:
   AdaptedLinear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x,
@@ -49,7 +87,7 @@ class AdaptedLinear {
 
   ValueId record() {
     if (has_magnitudes()) return drops() ? scaled_with_dropout() : scaled();
-    ValueId y = product(true);
+    ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
     add_to(y);
     return y;
   }
@@ -89,10 +127,6 @@ class AdaptedLinear {
 
  private:
   bool drops() const { return r_.training() && adapted_.front().module->dropout > 0; }
-  ValueId product(bool with_bias) {
-    ValueId y = r_.linear(x_, l_.w);
-    return with_bias && l_.bias != kNone ? r_.bias(y, l_.bias) : y;
-  }
   ValueId columns(ValueId y, const Adapted& p) {
     return r_.cols(y, p.first_row, p.first_row + p.module->out);
   }
@@ -184,18 +218,18 @@ class AdaptedLinear {
   }
 
   ValueId scaled() {
-    ValueId y = product(false);
+    ValueId y = r_.linear(x_, l_.w);
     add_pairs(y);
     const Value of = r_.plan().value(y);
     ValueId z = r_.temp(of.name + ".scaled", of.shape, of.dtype);
     scale_into(y, z);
-    return l_.bias != kNone ? r_.bias(z, l_.bias) : z;
+    return with_bias(r_, binding_, l_, z);
   }
 
   // As PEFT has it: the base sees x as it is, what DoRA changes sees the dropped one.
   //   y = x Wᵀ + bias + (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
   ValueId scaled_with_dropout() {
-    ValueId y = product(true);
+    ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
     const std::vector<ValueId> norm = norms();
     auto add = [&](ValueId from, ValueId to, float factor) {
       r_.append(
@@ -236,16 +270,12 @@ ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, 
     const AdapterBinding& lane = binding.lanes[k];
     std::vector<Adapted> adapted = adapted_parts(lane, l);
     if (adapted.empty()) continue;
-    lanes[k].emplace(r, lane, l, r.rows(x, lane.first_row, lane.first_row + lane.row_count),
-                     std::move(adapted));
+    lanes[k].emplace(r, lane, l, binding.rows_of_lane(r, k, x), std::move(adapted));
     scaled |= lanes[k]->has_magnitudes();
   }
-  auto rows_of = [&](ValueId v, size_t k) {
-    const AdapterBinding& lane = binding.lanes[k];
-    return r.rows(v, lane.first_row, lane.first_row + lane.row_count);
-  };
+  auto rows_of = [&](ValueId v, size_t k) { return binding.rows_of_lane(r, k, v); };
   ValueId y = r.linear(x, l.w);
-  if (!scaled && l.bias != kNone) y = r.bias(y, l.bias);
+  if (!scaled) y = with_bias(r, binding, l, y);
   for (size_t k = 0; k < lanes.size(); ++k)
     if (lanes[k]) lanes[k]->add_to(rows_of(y, k));
   if (!scaled) return y;
@@ -257,7 +287,7 @@ ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, 
     else
       take_parts(r, l, rows_of(y, k), rows_of(z, k), 0, of.shape.cols());
   }
-  return l.bias != kNone ? r.bias(z, l.bias) : z;
+  return with_bias(r, binding, l, z);
 }
 
 }  // namespace
@@ -266,87 +296,6 @@ ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, Valu
   if (std::vector<Adapted> adapted = adapted_parts(binding, l); !adapted.empty())
     return AdaptedLinear(r, binding, l, x, std::move(adapted)).record();
   return with_lanes(r, binding, l, x);
-}
-
-ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
-              ValueId ids) {
-  ValueId y = r.embed(table, ids);
-  if (!binding.adapter) return y;
-  if (const LoraModule* m = binding.adapter->find(module)) {
-    ValueId a = r.flat(binding.params, m->a_offset, {m->in, m->rank}, module + ".lora_embedding_A");
-    ValueId b =
-        r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_embedding_B");
-    r.linear_into(y, r.embed(a, ids), b, m->scale);
-  }
-  if (const std::optional<TokenRows>& t = binding.adapter->tokens()) {
-    const int64_t n = t->count();
-    ValueId chosen = r.embed(r.flat(binding.frozen, t->selector, {t->vocab, n}, "tokens"), ids);
-    // The base's row out, exactly, then the trained one in.
-    r.linear_into(y, chosen, r.flat(binding.frozen, t->turned, {t->hidden, n}, "tokens.base"),
-                  -1.0f);
-    r.linear_into(y, chosen, r.flat(binding.params, t->offset, {t->hidden, n}, "tokens.trained"),
-                  1.0f);
-  }
-  return y;
-}
-
-namespace {
-
-// The head's pair: h = scale * x Aᵀ, and B.
-struct HeadPair {
-  ValueId h = kNone, b = kNone;
-  HeadPair(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId x) {
-    if (!binding.adapter) return;
-    if (binding.tied && binding.adapter->tokens()) {
-      of_tokens(r, binding, x);
-      return;
-    }
-    const LoraModule* m = binding.adapter->find(module);
-    if (!m) return;
-    if (r.training() && m->dropout > 0)
-      fail(ErrorCode::kUnsupported, module, ": an adapter on the head is trained without dropout; ",
-           "leave --lora-dropout or this target out");
-    ValueId a = r.flat(binding.params, m->a_offset, {m->rank, m->in}, module + ".lora_A");
-    h = r.linear(x, a, kNone, m->scale);
-    b = r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_B");
-  }
-
- private:
-  // What the trained rows change in the logits: x (trained - base)ᵀ, put where the tokens are.
-  void of_tokens(Recorder& r, const AdapterBinding& binding, ValueId x) {
-    const TokenRows& t = *binding.adapter->tokens();
-    const int64_t n = t.count();
-    ValueId ones = r.flat(binding.frozen, t.ones, {n, n}, "tokens.ones");
-    if (r.plan().value(x).dtype != DType::kF32) {
-      if (r.training())
-        fail(ErrorCode::kUnsupported, "--trainable-token-indices of a model whose head is tied to ",
-             "the embedding is trained in f32 only; add --dtype f32");
-      ones = r.embed(ones, r.flat(binding.count, 0, {n}, "count"));
-    }
-    // A product with ones turns the rows over.
-    ValueId rows =
-        r.linear(ones, r.flat(binding.params, t.offset, {t.hidden, n}, "tokens.trained"));
-    h = r.linear(x, rows);
-    r.linear_into(h, x, r.flat(binding.frozen, t.rows, {n, t.hidden}, "tokens.base"), -1.0f);
-    b = r.flat(binding.frozen, t.selector, {t.vocab, n}, "tokens");
-  }
-};
-
-}  // namespace
-
-ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
-               ValueId x) {
-  const HeadPair pair(r, binding, module, x);
-  ValueId y = r.linear_f32(x, w);
-  if (pair.h != kNone) r.linear_into(y, pair.h, pair.b, 1.0f);
-  return y;
-}
-
-ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
-             ValueId x, ValueId targets, const HeadAttr& attr) {
-  const HeadPair pair(r, binding, module, x);
-  if (pair.h == kNone) return r.head(x, w, targets, attr);
-  return head_with_pair(r, x, w, targets, attr, pair.h, pair.b);
 }
 
 }  // namespace wick::nn

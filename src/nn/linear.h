@@ -34,19 +34,30 @@ struct AdapterBinding {
   ValueId count = kNone;
   bool tied = false;  // the head's weight is the embedding's table
 
-  // Several adapters in place of `adapter`, each for its own rows of x: of linears alone.
+  // Several adapters in place of `adapter`, each for its own rows: lane k of n has the k-th of n
+  // equal ranges of whatever has a row for each token or target.
   std::vector<AdapterBinding> lanes = {};
-  int64_t first_row = 0, row_count = 0;  // of a lane
+
+  // What an adapter trains in place of the weight of `module`, or kNone.
+  ValueId whole(Recorder& r, const std::string& module) const;
+  // Whether a lane has one.
+  bool lane_has_whole(const std::string& module) const;
+  // A lane's range of rows.
+  ValueId rows_of_lane(Recorder& r, size_t lane, ValueId v) const;
 };
 
 // x [T, in] -> [T, sum of rows]
 ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x);
 
-// ids [T] -> [T, hidden]; `module` as adapters name the table.
+// x [T, G*D] -> the same, normed in groups of D; `module` as adapters name the gain, `w` the base's.
+ValueId rms_norm(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+                 ValueId x, float eps);
+
+// ids [T] -> [T, hidden]; `module` as adapters name the table, `table` the base's.
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
               ValueId ids);
 
-// x [M, hidden] -> logits [M, vocab] in f32; `module` as adapters name the head.
+// x [M, hidden] -> logits [M, vocab] in f32; `module` as adapters name the head, `w` what it is.
 ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
                ValueId x);
 // x [M, hidden], targets [M] -> log-probabilities [M] (plan/op.h: head).

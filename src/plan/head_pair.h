@@ -10,4 +10,9 @@ namespace wick {
 ValueId head_with_pair(Recorder& r, ValueId x, ValueId w, ValueId targets, const HeadAttr& attr,
                        ValueId h, ValueId b);
 
+// The log-probabilities of some rows into `logp`, a range of rows of a larger value; h and b may be
+// kNone.
+void head_into(Recorder& r, ValueId logp, ValueId x, ValueId w, ValueId targets,
+               const HeadAttr& attr, ValueId h, ValueId b);
+
 }  // namespace wick

@@ -8,8 +8,9 @@
 
 namespace wick {
 
-ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& limits,
+ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const PackLimits& each,
                             int64_t positions) {
+  const PackLimits limits{options_.lanes * each.tokens, options_.lanes * each.targets};
   const ReferenceModel& model = options_.teacher;
   DecoderPlanOptions o;
   o.tokens = limits.tokens;
@@ -47,7 +48,7 @@ ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const Pac
   ValueId cost = r.scale(r.kl_head(tail.x, student_head, x_, head_, tail.targets, {temperature}),
                          alpha * temperature * temperature);
   if (alpha < 1) cost = r.add(cost, r.scale(tail.logp, alpha - 1.0f));
-  return r.segment_sum(cost, weight_, segment_, 1);
+  return r.segment_sum(cost, weight_, segment_, options_.lanes);
 }
 
 MemoryForecast DistillLoss::forecast(const Backend& backend) const {
@@ -82,9 +83,15 @@ void DistillLoss::feed(Program& program, const Pack& pack, std::span<const float
   auto feed = [](Program& to, ValueId id, const auto& data) {
     to.feed(id, data.data(), data.size() * sizeof(data[0]));
   };
-  std::vector<int32_t> rows(pack.ids.size(), -1);
-  for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
+  const size_t targets = pack.targets.size(), each = targets / lanes.size();
+  std::vector<int32_t> rows(pack.ids.size(), -1), segments(targets, -1);
+  std::vector<float> weights(targets, 0.0f);
+  for (size_t m = 0; m < targets; ++m) {
+    if (pack.targets[m] < 0) continue;
     rows[static_cast<size_t>(pack.rows[m])] = static_cast<int32_t>(m);
+    weights[m] = lanes[m / each];
+    segments[m] = static_cast<int32_t>(m / each);
+  }
   feed(*teacher_program_, c.ids, pack.ids);
   feed(*teacher_program_, c.positions, pack.positions);
   feed(*teacher_program_, c.begin, pack.begin);
@@ -93,10 +100,6 @@ void DistillLoss::feed(Program& program, const Pack& pack, std::span<const float
   teacher_program_->run();
   teacher_program_->wait();
 
-  std::vector<float> weights(pack.targets.size(), 0.0f);
-  std::vector<int32_t> segments(pack.targets.size(), -1);
-  std::fill_n(weights.begin(), pack.used_targets, lanes.front());
-  std::fill_n(segments.begin(), pack.used_targets, 0);
   feed(program, weight_, weights);
   feed(program, segment_, segments);
 }

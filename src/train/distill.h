@@ -15,6 +15,7 @@ struct DistillOptions {
   const ModelConfig* config = nullptr;
   const ModelWeights* weights = nullptr;
   float temperature = 1.0f, alpha = 1.0f;
+  int64_t lanes = 1;  // runs that share the step, each with rows of its own
 };
 
 class DistillLoss final : public Loss {
@@ -29,6 +30,8 @@ class DistillLoss final : public Loss {
   const Plan* beside_plan() const override { return &teacher_->plan(); }
   void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
   EvalReport evaluate(RunStep& step, std::span<const Pack> packs) override;
+  // Nothing in it is of one run alone.
+  Loss* lane(size_t) override { return this; }
 
  private:
   DistillOptions options_;

@@ -84,8 +84,10 @@ EvalReport TrainRun::evaluate(int64_t step) {
   EvalReport e =
       kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
   e.step = step;
-  e.best = best_step_ < 0 || e.loss < best_valid_ - setup_.options.early_stop_delta;
-  stale_evals_ = e.best ? 0 : stale_evals_ + 1;
+  e.best = best_step_ < 0 || e.loss < best_valid_;
+  const bool lower = e.loss < lower_valid_ - setup_.options.early_stop_delta;
+  stale_evals_ = lower ? 0 : stale_evals_ + 1;
+  if (lower) lower_valid_ = e.loss;
   if (e.best) {
     best_valid_ = e.loss;
     best_step_ = step;
@@ -233,14 +235,16 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
     bool last = done == updates_;
     const StepReport progress = make_report(done, rate, norm);
     if (callbacks.on_progress) callbacks.on_progress(progress);
-    if (done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1)
-      report(progress, callbacks);
+    const bool reported = done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1;
+    if (reported) report(progress, callbacks);
     if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done, callbacks);
     if (is_stale()) {
       last = true;
+      if (!reported) report(progress, callbacks);
       if (callbacks.on_message && done < updates_)
         callbacks.on_message(cat("stopped after update ", done, ": ", stale_evals_,
-                                 " looks at the held-out rows without a lower loss"));
+                                 " looks at the held-out rows without a lower loss",
+                                 o.early_stop_delta > 0 ? " by --early-stop-delta" : ""));
     }
     result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
     if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0)) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "train/checkpoint.h"
@@ -80,8 +81,11 @@ class TrainRun {
   TrainResult result_;
   int64_t first_update_ = 0, trained_tokens_ = 0;
   double best_valid_ = 0;
-  int64_t best_step_ = -1;          // -1: no held-out loss yet
-  int64_t stale_evals_ = 0;         // looks at the held-out rows since
+  int64_t best_step_ = -1;  // -1: no held-out loss yet
+  // Looks at the held-out rows since the loss was lower by --early-stop-delta, and what it was
+  // then.
+  int64_t stale_evals_ = 0;
+  double lower_valid_ = std::numeric_limits<double>::infinity();
   std::vector<float> best_params_;  // where the best is kept
   std::vector<std::string> messages_;
   bool saved_ = false;  // the result, by this process

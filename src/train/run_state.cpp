@@ -100,30 +100,30 @@ void TrainRun::resume() {
   }
   const std::vector<std::string> changed = differences(c->run, setup_.identity);
   std::string list;
-  for (const std::string& line : changed) list += "\n  " + line;
+  for (const std::string& each : changed) list += (list.empty() ? "" : "; ") + each;
   if (!changed.empty() && !setup_.options.force)
-    fail(ErrorCode::kInvalidArgument, file, ": was made by another run:", list,
-         "\nuse the same options and data, or --force to go on with the new ones");
+    fail(ErrorCode::kInvalidArgument, file, ": was made by another run: ", list,
+         ". Use the same options and data, or --force to go on with the new ones");
   if (changed.empty()) {
     std::string order;
-    for (const std::string& line : order_differences(c->run, setup_.identity))
-      order += "\n  " + line;
+    for (const std::string& each : order_differences(c->run, setup_.identity))
+      order += (order.empty() ? "" : "; ") + each;
     if (!order.empty() && !setup_.options.force)
       fail(ErrorCode::kInvalidArgument, file,
            ": was made by a build of wick, or with another --memory, that computes this run "
-           "otherwise:",
+           "otherwise: ",
            order,
-           "\nthe result would not have the bits of an undisturbed run; go on with the build that "
+           ". The result would not have the bits of an undisturbed run; go on with the build that "
            "began it, or with --force");
     if (!order.empty())
       messages_.push_back(
-          cat("--force: going on from ", file, ", but not to the same bits:", order));
+          cat("--force: going on from ", file, ", but not to the same bits: ", order));
   }
   if (static_cast<int64_t>(c->params.size()) != step_.param_count())
     fail(ErrorCode::kCorruptFile, file, ": holds ", c->params.size(), " parameters, this run has ",
          step_.param_count(),
          setup_.options.force ? "; --force cannot change what is trained" : "");
-  if (!changed.empty()) messages_.push_back(cat("--force: going on from ", file, " with", list));
+  if (!changed.empty()) messages_.push_back(cat("--force: going on from ", file, " with ", list));
   step_.set_params(c->params);
   restore_states(*c);
   first_update_ = c->step;
@@ -138,6 +138,7 @@ void TrainRun::resume() {
   if (find_member(p, "best_valid_loss")) {
     best_valid_ = get_float(p, "best_valid_loss", file);
     best_step_ = get_int(p, "best_step", file, 0);
+    lower_valid_ = get_float(p, "lower_valid_loss", file, best_valid_);
   }
   if (const Json* history = find_member(p, "history"); history && history->is_array())
     for (const Json& j : *history) result_.history.push_back(step_from_json(j, updates_));
@@ -169,6 +170,7 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   if (best_step_ >= 0) {
     c.progress["best_valid_loss"] = best_valid_;
     c.progress["best_step"] = best_step_;
+    if (std::isfinite(lower_valid_)) c.progress["lower_valid_loss"] = lower_valid_;
   }
   save_checkpoint(o.adapter_path, c);
   best_params_ = std::move(c.best);

@@ -40,7 +40,7 @@ struct Trainable {
 // them, else neighbours with the same factors and set joined.
 ParamGroups update_groups(const Trainable& trainable, Op optimizer);
 Trainable train_adapter(const Adapter& adapter);
-// Lane k's numbers are set k of the optimizer. Requires: adapters of the blocks' linears alone.
+// Lane k's numbers are set k of the optimizer.
 Trainable train_adapters(std::span<const Adapter* const> lanes);
 // All weights; with num_layers > 0 the last N blocks only, as in mlx-lm.
 Trainable train_weights(const ModelConfig& config, int64_t num_layers);

@@ -80,6 +80,21 @@ TEST_F(SweepTest, EveryKindOfAdapterIsItsLoneRun) {
   expect("plus", [](TrainOptions& o) { o.lora_plus_ratio = 8; });
   expect("dora", [](TrainOptions& o) { o.dora = true; });
   expect("pissa", [](TrainOptions& o) { o.init = "pissa"; });
+  expect("ends", [](TrainOptions& o) { o.targets = {"q_proj", "embed_tokens", "lm_head"}; });
+  expect("wholes", [](TrainOptions& o) {
+    o.modules_to_save = {"embed_tokens", "lm_head", "norm", "q_norm", "input_layernorm"};
+  });
+  expect("tokens", [](TrainOptions& o) { o.trainable_token_indices = {5, 17, 300}; });
+}
+
+// Each has logits, rows or norms that the others do not have.
+TEST_F(SweepTest, AdaptersOfTheEndsBesideOthers) {
+  TrainOptions o = options("e");
+  o.epochs = 1;
+  o.num_layers = 2;
+  const std::vector<std::string> axes = {
+      "targets=q_proj,lm_head,embed_tokens+v_proj,lm_head+embed_tokens+down_proj"};
+  expect_lone(sweep(o, axes), o, axes);
 }
 
 TEST_F(SweepTest, PreferencesAreThoseOfTheLoneRun) {
@@ -117,11 +132,21 @@ TEST_F(SweepTest, PreferencesAreThoseOfTheLoneRun) {
                 bytes(cat(loss, "/", e.name, "/adapter_model.safetensors")))
           << e.name;
   }
+}
+
+TEST_F(SweepTest, DistillationIsThatOfTheLoneRun) {
   TrainOptions o = options("distill");
   o.loss = "distill";
   o.teacher = std::string(WICK_SOURCE_DIR) + "/models/tiny";
-  EXPECT_NE(message_of([&] { sweep(o, {"rank=2,4"}); }).find("one adapter at a time"),
-            std::string::npos);
+  o.distill_alpha = 0.7;
+  o.distill_temperature = 1.5;
+  o.targets = {"q_proj", "embed_tokens"};
+  const std::vector<std::string> axes = {"rank=2,4", "lr=5e-3,1e-2"};
+  const SweepResult r = sweep(o, axes);
+  ASSERT_EQ(r.entries.size(), 4U);
+  expect_lone(r, o, axes);
+  o.targets = {"lm_head"};
+  EXPECT_NE(message_of([&] { sweep(o, {"rank=2,4"}); }).find("own head"), std::string::npos);
 }
 
 TEST_F(SweepTest, MagnitudesBesideOtherTargets) {
@@ -201,6 +226,17 @@ TEST_F(SweepTest, DataSetsOfOtherSizesAndAResume) {
       EXPECT_NEAR(e.result.valid_loss, lone.valid_loss, 1e-5) << a.name;
     }
   }
+}
+
+// As a single run: what was killed before its first checkpoint begins again.
+TEST_F(SweepTest, ResumeBeforeTheFirstCheckpoint) {
+  TrainOptions o = options("early");
+  o.epochs = 1;
+  o.resume = true;
+  EXPECT_NE(message_of([&] { sweep(o, {"rank=2,4"}); }).find("leave --resume out"),
+            std::string::npos);
+  make_folder(root_ / "early" / "rank=4");
+  for (const SweepEntry& e : sweep(o, {"rank=2,4"}).entries) EXPECT_EQ(e.result.steps, 3) << e.name;
 }
 
 TEST_F(SweepTest, AnAdapterThatDivergesLeavesTheOthersAlone) {

@@ -108,6 +108,7 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
   plant("empty_answer", chat("r", ""));
   plant("no_trained_token", messages({turn("user", "s")}));
   plant("no_stop_token", chat("t", "NOSTOP"));
+  plant("special_token", chat("z", "ends </s> early"));
   plant("over_limit", chat("u", std::string(200, 'v')));
   plant("duplicate", chat("q1", "a1"));
   plant("near_duplicate", chat("Q1", " a1 "));
@@ -161,6 +162,20 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
     EXPECT_FALSE(left.contains(gone)) << gone;
   EXPECT_TRUE(again.event("summary")["training"].contains("updates")) << again.out;
   EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
+}
+
+// A copy that training would refuse is none.
+TEST_F(Data, ACleanedCopyHasNoEmptySplit) {
+  folder_.write("o/train.jsonl", chat("q", "a") + "\n" + chat("r", "b") + "\n");
+  folder_.write("o/valid.jsonl", chat("q", "a") + "\n");
+  const std::string clean = folder_.path("o_clean");
+  folder_.write("o_clean/valid.jsonl", "of an earlier copy");
+  ASSERT_EQ(wick({"data", "--model", model_, "--data", folder_.path("o"), "--fix", clean}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(clean + "/valid.jsonl"));
+  EXPECT_EQ(wick({"train", "--model", model_, "--data", clean, "--iters", "1", "--adapter-path",
+                  folder_.path("o_out")})
+                .code,
+            0);
 }
 
 TEST_F(Data, CleanDataIsStrictlyFine) {

@@ -152,6 +152,33 @@ TEST_F(Loop, StopsEarlyAndKeepsTheBest) {
   EXPECT_TRUE(contents(out("adapter_model.safetensors")) == before);
 }
 
+// The delta is what patience waits for; what is kept is the lowest all the same.
+TEST_F(Loop, StopsEarlyByADelta) {
+  const CliResult r =
+      train({"--learning-rate", "0.003", "--epochs", "50", "--steps-per-eval", "1",
+             "--steps-per-report", "100", "--early-stop", "3", "--early-stop-delta", "100"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json done = r.event("done");
+  EXPECT_EQ(done["steps"], 3);
+  double lowest = 1e9;
+  for (const Json& e : events(r, "eval")) lowest = std::min(lowest, e["loss"].get<double>());
+  EXPECT_EQ(done["valid_loss"].get<double>(), lowest);
+  EXPECT_GT(done["best_step"], 0);
+  EXPECT_EQ(events(r, "step").back()["step"], 3);
+}
+
+TEST_F(Loop, WhatGoesByHeldOutRowsWantsSome) {
+  const std::string only = folder_.write("only/train.jsonl", "{\"text\": \"one two\"}\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--early-stop", "2"}, {"--keep-best"}}) {
+    std::vector<std::string> all = {"train", "--model", folder_.path("model"), "--data", only};
+    all.insert(all.end(), words.begin(), words.end());
+    const CliResult r = wick(all);
+    EXPECT_EQ(r.code, 1);
+    EXPECT_NE(r.err.find("--val-split"), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(Loop, ResumingWithChangesSaysThemAll) {
   ASSERT_EQ(train({"--epochs", "2"}).code, 0);
   const CliResult r =

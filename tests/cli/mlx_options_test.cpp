@@ -127,6 +127,10 @@ const Key kKeys[] = {
      "learning_rate"},
     {"learning_rate: quick\nlr_schedule: {name: cosine_decay, arguments: [1e-5, 10]}",
      "learning_rate"},
+    {"lr_schedule: {name: cosine_decay, arguments: [1e-5, 10]}\nlearning_rate: 1000", "at most 10"},
+    {"learning_rate: -1\nlr_schedule: {name: cosine_decay, arguments: [1e-5, 10]}", "at least 0"},
+    {"lr_schedule: {name: cosine_decay, arguments: [1000, 10]}", "at most 10"},
+    {"lr_schedule: {name: linear_schedule, arguments: [1e-5, 1000, 10]}", "at most 10"},
 };
 
 class MlxOptions : public testing::Test {

@@ -79,6 +79,17 @@ TEST_F(Text, TemplateByItself) {
       wick({"template", "--template", source, "--messages", "-", "--date", "2026-01-02"},
            "[{\"role\": \"user\", \"content\": \"a\"}]");
   EXPECT_EQ(piped.out, "[user] a\n02 Jan 2026");
+  piped =
+      wick({"template", "--template", source, "--messages", "/dev/stdin", "--date", "2026-01-02"},
+           "[{\"role\": \"user\", \"content\": \"b\"}]");
+  EXPECT_EQ(piped.out, "[user] b\n02 Jan 2026") << piped.err;
+}
+
+TEST_F(Text, DataFromAPipe) {
+  const CliResult r = wick({"data", "--model", model_, "--data", "/dev/stdin", "--json"},
+                           "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.lines().front()["rows"], 2) << r.out;
 }
 
 TEST_F(Text, TemplateOfTheModel) {

@@ -115,6 +115,26 @@ TEST_F(Wrong, AFileLimitKeepsTheLastCheckpoint) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
+// What looks like a model has its weights.
+TEST_F(Wrong, AFileLimitLeavesNoHalfAModel) {
+  ASSERT_EQ(wick(train(data_, out_)).code, 0);
+  rlimit limit{}, small{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  small = limit;
+  small.rlim_cur = 16384;
+  const std::string to = folder_.path("to");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"merge", "--model", model_, "--adapter-path", out_, "--save-path",
+                                 to},
+        {"convert", "--model", model_, "--save-path", to, "--save-dtype", "f32"}}) {
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const CliResult r = wick(words);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    expect_failed(r, {"model.safetensors", "cannot write"});
+    EXPECT_FALSE(std::filesystem::exists(to + "/config.json")) << words[0];
+  }
+}
+
 TEST_F(Wrong, AFolderThatMayNotBeWritten) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   std::filesystem::create_directories(out_);

@@ -15,6 +15,7 @@
 #include "golden/golden_case.h"
 #include "model/adapter_start.h"
 #include "model/save.h"
+#include "train/sweep.h"
 
 namespace wick::golden {
 namespace {
@@ -135,6 +136,31 @@ TEST_P(Kinds, TenUpdates) {
   }
 }
 
+// Two of them share a step, each with rows of its own.
+TEST_P(Kinds, LanesOfOneStep) {
+  if (c_.adapter.options().dora && c_.adapter.options().dropout > 0)
+    GTEST_SKIP() << "DoRA with dropout is trained alone";
+  const Adapter* lanes[] = {&c_.adapter, &c_.adapter};
+  const PackLimits limits = roomy_limits(c_);
+  TrainStep step(c_.config, c_.weights, train_adapters(lanes), {.limits = limits, .positions = 32});
+  step.compile(*backend_, c_.weights);
+  std::vector<float> params = c_.adapter_params;
+  params.insert(params.end(), c_.adapter_params.begin(), c_.adapter_params.end());
+  step.set_params(params);
+  const Pack pack = make_pack(c_, {0, 1, 2, 3}, limits);
+  const Pack* packs[] = {&pack, &pack};
+  const Pack joined = join_packs(packs, limits);
+  const std::vector<float> losses = c_.floats("losses"), norms = c_.floats("grad_norms");
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const Hyper hyper = adamw_settings(c_, static_cast<int64_t>(i) + 1).hyper();
+    for (const RunStep::Stepped& lane :
+         step.step_lanes({&joined, 1}, std::vector(2, share(c_)), std::vector(2, hyper))) {
+      EXPECT_NEAR(lane.loss, losses[i], kLosses) << "step " << i;
+      EXPECT_NEAR(lane.norm, norms[i], kNorm * norms[i]) << "step " << i;
+    }
+  }
+}
+
 TEST_P(Kinds, WhatIsSavedIsWhatRan) {
   const std::vector<int32_t> row = logits_row(c_);
   const std::vector<float> before = logits(c_, *backend_, row, true);
@@ -158,10 +184,12 @@ TEST_P(Kinds, MergedIsWhatRan) {
                  for (const WeightSpec::Part& part : spec.parts) {
                    const std::string module = part.tensor.substr(0, part.tensor.rfind('.'));
                    const bool is_weight = part.tensor.ends_with(".weight");
+                   const WholeModule* whole =
+                       c_.adapter.find_whole(is_weight ? module : part.tensor);
                    if (const LoraModule* m = is_weight ? c_.adapter.find(module) : nullptr)
                      c_.adapter.merge(*m, c_.adapter_params, values.data() + at, pool);
-                   if (const WholeModule* m = is_weight ? c_.adapter.find_whole(module) : nullptr)
-                     std::copy_n(c_.adapter_params.data() + m->offset, part.shape.elements(),
+                   if (whole)
+                     std::copy_n(c_.adapter_params.data() + whole->offset, part.shape.elements(),
                                  values.data() + at);
                    if (is_weight && c_.adapter.tokens() && c_.adapter.tokens()->module == module)
                      c_.adapter.merge_tokens(c_.adapter_params, values.data() + at);

@@ -201,6 +201,12 @@ TEST_F(Sources, HeldOutRowsFollowFromTheSeed) {
   EXPECT_EQ(train.fingerprint(), again.fingerprint());
   EXPECT_NE(held.fingerprint(), split(2, 0.2).second.fingerprint());
   EXPECT_GE(split(1, 3).second.size(), 3);
+  // A share is rounded, and holds out a row at least.
+  const std::string b = write("b.jsonl", rows(0, 100));
+  for (const auto& [share, wanted] : {std::pair(0.07, 7), {0.004, 1}, {0.34, 34}}) {
+    ExampleSet all = read_all({{b, 1}});
+    EXPECT_EQ(all.hold_out(share, 1).size(), wanted) << share;
+  }
   EXPECT_THROW(split(1, 45), Error);
 }
 
