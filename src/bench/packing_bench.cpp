@@ -92,7 +92,7 @@ class PackingCase {
 
   void packed() {
     const Order order(set_, kBatch, c_.options.seed, true);
-    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once());
+    const PackLimits limits = choose_limits(set_, order, c_.backend().tokens_at_once(), true);
     const std::vector<int64_t> sizes = smaller_sizes(set_, order, limits, true);
     slots_ = count_slots(set_, order, limits, sizes, true).packed;
     TrainStep step = make_step(limits, sizes);
