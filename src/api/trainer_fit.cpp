@@ -30,6 +30,13 @@ PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
 }
 
+// What is free where kept rows lie.
+int64_t keeping_memory_bytes(const Backend& backend) {
+  const auto device = static_cast<int64_t>(backend.info().memory_bytes);
+  const int64_t host = available_memory_bytes();
+  return device > 0 ? std::min(device, host) : host;
+}
+
 }  // namespace
 
 int64_t Trainer::Impl::positions() const {
@@ -45,6 +52,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.positions = positions();
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
+  if (!forecast.prefix_on_disk) s.kept_tokens = forecast.prefix_bytes / stream_bytes();
   s.skip_below = static_cast<float>(options.skip_below);
   s.optimizer = optimizer_op(options.optimizer);
   s.loss = loss_maker();
@@ -78,9 +86,11 @@ PackLimits Trainer::Impl::least_limits() const {
 // Of a run that may take as much memory as it wants.
 PackLimits Trainer::Impl::free_limits() const {
   PackLimits limits = least_limits();
-  if (options.packing)
-    limits =
-        larger(choose_limits(train, order(), model->impl().backend().tokens_at_once()), limits);
+  if (options.packing) {
+    const bool sized = options.loss == "sft" && others.empty();
+    limits = larger(choose_limits(train, order(), model->impl().backend().tokens_at_once(), sized),
+                    limits);
+  }
   for (const Impl* other : others) limits = larger(limits, other->free_limits());
   return limits;
 }
@@ -256,6 +266,12 @@ std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_by
   return text.empty() ? "; a smaller model is needed" : "; " + text.substr(2);
 }
 
+// Of one token between two blocks.
+int64_t Trainer::Impl::stream_bytes() const {
+  const Model::Impl& m = model->impl();
+  return m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
+}
+
 // Whether the frozen blocks' outputs are kept, and where. It does not change a bit of the result.
 void Trainer::Impl::plan_prefix() {
   const Model::Impl& m = model->impl();
@@ -274,12 +290,12 @@ void Trainer::Impl::plan_prefix() {
   for (const Impl* run : runs_of_other_data())
     for (const ExampleSet* set : {&run->train, run->valid ? &*run->valid : nullptr})
       for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
-  const int64_t bytes =
-      tokens * m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
+  const int64_t bytes = tokens * stream_bytes();
   const bool in_memory = automatic || where == "memory";
   int64_t budget = options.prefix_cache_bytes;
   if (budget <= 0)
-    budget = in_memory ? available_memory_bytes() / 4 : std::numeric_limits<int64_t>::max();
+    budget =
+        in_memory ? keeping_memory_bytes(m.backend()) / 4 : std::numeric_limits<int64_t>::max();
   if (automatic && (bytes > budget || options.memory_bytes > 0)) return;
   if (bytes > budget)
     messages.push_back(cat("--prefix-cache: all rows take ", report::bytes(bytes), " and ",
@@ -337,10 +353,7 @@ void Trainer::Impl::open_prefix() {
   std::vector<int32_t> data = {data_of(this)};
   for (const Impl* other : others) data.push_back(data_of(other));
   step->prefix()->set_data(std::move(data));
-  if (!forecast.prefix_on_disk) {
-    step->prefix()->keep_in(std::make_shared<PrefixStore>(forecast.prefix_bytes));
-    return;
-  }
+  if (!forecast.prefix_on_disk) return;
   make_folder(options.prefix_cache);
   step->prefix()->keep_in(
       std::make_shared<PrefixStore>(std::filesystem::path(options.prefix_cache) / "prefix_rows.bin",

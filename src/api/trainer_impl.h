@@ -90,6 +90,7 @@ struct Trainer::Impl {
   void check_device() const;
   int64_t process_bytes() const;
   int64_t copied_bytes() const;  // while a checkpoint is written
+  int64_t stream_bytes() const;
   void plan_prefix();
   uint64_t data_key() const;
   std::vector<const Impl*> runs_of_other_data() const;

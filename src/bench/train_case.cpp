@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "base/check.h"
@@ -50,6 +49,7 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
                     backend.tokens_at_once());
   s.positions = options.seq;
   s.split_prefix = options.keep_prefix;
+  if (options.keep_prefix) s.kept_tokens = options.batch_size * options.seq;
   std::vector<const Adapter*> lanes;
   for (const Adapter& a : adapters_) lanes.push_back(&a);
   step_ = std::make_unique<TrainStep>(
@@ -64,8 +64,6 @@ void TrainCase::compile() {
   for (size_t k = 0; k < adapters_.size(); ++k)
     start.insert(start.end(), start_.begin(), start_.end());
   step_->set_params(start);
-  if (step_->prefix())
-    step_->prefix()->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
 }
 
 ExampleSet TrainCase::batch(int64_t index) const {

@@ -144,17 +144,6 @@ class PackWriter {
 
 }  // namespace
 
-Pack first_part(const Pack& pack, const PackLimits& limits) {
-  WICK_CHECK(pack.used_tokens <= limits.tokens && pack.used_targets <= limits.targets);
-  Pack part = pack;
-  const auto tokens = std::min(part.ids.size(), static_cast<size_t>(limits.tokens));
-  const auto targets = std::min(part.rows.size(), static_cast<size_t>(limits.targets));
-  for (auto* v : {&part.ids, &part.positions, &part.begin, &part.end}) v->resize(tokens);
-  part.keys.resize(2 * tokens);
-  for (auto* v : {&part.rows, &part.targets, &part.segment}) v->resize(targets);
-  return part;
-}
-
 PackLimits row_size(const Example& example) {
   PackLimits size;
   for (size_t i = 1; i < example.trained.size(); ++i) size.targets += example.trained[i] != 0;
@@ -292,15 +281,20 @@ std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const Pa
   return used;
 }
 
+// Between the sizes of smaller_sizes(). A device that multiplies 128 rows at a time does no more
+// for a multiple of 128 than for what is left of it.
+int64_t size_step(int64_t tokens) {
+  constexpr int64_t kStep = 64, kWideStep = 128;
+  return round_up(std::max({kStep, std::min(tokens / 16, kWideStep), tokens / 32}), kStep);
+}
+
 }  // namespace
 
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing) {
-  constexpr int64_t kSizes = 16, kLeastStep = 64;
   // A program costs time to make; one that hardly any pack uses does not pay.
   constexpr double kWorthIt = 0.02;
-  const int64_t step =
-      std::max(kLeastStep, round_up((limits.tokens + kSizes - 1) / kSizes, kTokenStep));
+  const int64_t step = size_step(limits.tokens);
   std::map<int64_t, int64_t> uses;
   int64_t packs = 0;
   for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
@@ -373,7 +367,8 @@ PackLimits smallest_limits(const ExampleSet& dataset, const Order& order) {
   return least;
 }
 
-PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens) {
+PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens,
+                         bool sized) {
   PackLimits least = smallest_limits(dataset, order);
   std::vector<std::vector<PackLimits>> updates;
   int64_t largest_update = 0;
@@ -397,18 +392,27 @@ PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t 
   PackLimits best;
   int64_t best_cost = std::numeric_limits<int64_t>::max();
   for (int64_t tokens : candidates) {
-    int64_t packs = 0;
     int64_t targets = least.targets;
+    std::vector<int64_t> slots;  // of each pack
     for (const auto& sizes : updates) {
       std::vector<size_t> bin_of =
           best_fit_decreasing(sizes, {tokens, std::numeric_limits<int64_t>::max()});
-      std::vector<int64_t> used(sizes.size(), 0);
-      for (size_t i = 0; i < sizes.size(); ++i) used[bin_of[i]] += sizes[i].targets;
-      packs += 1 + static_cast<int64_t>(*std::max_element(bin_of.begin(), bin_of.end()));
-      targets = std::max(targets, *std::max_element(used.begin(), used.end()));
+      std::vector<PackLimits> used(sizes.size());
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        used[bin_of[i]].tokens += sizes[i].tokens;
+        used[bin_of[i]].targets += sizes[i].targets;
+      }
+      for (const PackLimits& pack : used) {
+        targets = std::max(targets, pack.targets);
+        if (pack.tokens > 0)
+          slots.push_back(sized ? std::min(tokens, round_up(pack.tokens, size_step(tokens)))
+                                : tokens);
+      }
     }
-    int64_t cost = packs * (tokens + targets + kPackCost);
-    if (cost < best_cost) {
+    int64_t cost = 0;
+    for (int64_t size : slots) cost += size + std::min(size, targets) + kPackCost;
+    // More memory for next to nothing is not worth it.
+    if (cost < best_cost - (sized ? best_cost / 100 : 0)) {
       best_cost = cost;
       best = {tokens, targets};
     }

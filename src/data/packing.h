@@ -53,9 +53,6 @@ struct Pack {
   int64_t used_tokens = 0, used_targets = 0;
 };
 
-// The same pack within smaller limits. Requires: they hold what is used.
-Pack first_part(const Pack& pack, const PackLimits& limits);
-
 // Best-fit decreasing: the longest row first, each into the pack that it fills best. Depends on the
 // arguments alone. Without `packing` each row has a pack of its own.
 // `copies` (Order::copies) tells the repetitions of a row in an epoch apart, for their keys; empty:
@@ -113,8 +110,8 @@ SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackL
                       std::span<const int64_t> smaller, bool packing);
 
 // Token budgets below that of the limits, ascending, in which packs of the first epoch lie with
-// less left empty: multiples of a sixteenth of it, those that some packs would use. A long row that
-// comes now and then must not make every update as long.
+// less left empty: multiples of 64 or more, 16 to 32 of them at most, those that some packs would
+// use. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing);
 
@@ -125,7 +122,9 @@ PackLimits smallest_limits(const ExampleSet& dataset, const Order& order);
 
 // The limits under which the first epoch wastes least: packs times (T + M + a fixed cost of
 // starting one), over a few T between the longest row's and max_tokens. T is a multiple of 16, and
-// is above max_tokens only where a single row is.
-PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens);
+// is above max_tokens only where a single row is. `sized`: packs will lie in smaller_sizes(), and
+// count as they do there.
+PackLimits choose_limits(const ExampleSet& dataset, const Order& order, int64_t max_tokens,
+                         bool sized = false);
 
 }  // namespace wick

@@ -51,6 +51,8 @@ struct DecoderContext {
   // the first block the residual stream is given, [T, hidden], in place of ids.
   int64_t first_block = 0, end_block = -1;
   ValueId stream = kNone;
+  // It is rows `stream_rows` [T] of a state [S, hidden]; 0 where they are -1.
+  ValueId stream_rows = kNone, stream_state = kNone;
 
   // Decoding over a cache: k and v of the new tokens are copied to `cache_rows` [T] of the layer's
   // states [S, kv_width], and attention reads those. Empty: attention among the T tokens.

@@ -23,10 +23,14 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
   };
   context_.first_block = options.first_block;
   context_.end_block = options.end_block;
-  if (options.first_block > 0)
-    context_.stream = r.feed("stream", {t, config.hidden}, weights.compute());
-  else
+  if (options.first_block > 0) {
+    context_.stream_state =
+        r.state("stream", {options.stream_rows, config.hidden}, weights.compute());
+    context_.stream_rows = r.feed("stream_rows", {t}, DType::kI32);
+    context_.stream = r.gather_rows(context_.stream_state, context_.stream_rows);
+  } else {
     context_.ids = row("ids", 0);
+  }
   context_.positions = row("positions", 1);
   context_.begin =
       options.walks ? r.state("begin", {t}, DType::kI32) : r.feed("begin", {t}, DType::kI32);

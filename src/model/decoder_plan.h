@@ -39,7 +39,8 @@ struct DecoderPlanOptions {
   int64_t recompute_first = 0, recompute_end = 0;  // blocks, as in DecoderContext
   ParamSource source;
   int64_t first_block = 0, end_block = -1;  // a part of the model, as in DecoderContext
-  int64_t cache_rows = 0;                   // > 0: decode over a cache of that many rows per layer
+  int64_t stream_rows = 0;  // of the state that a part above the first block starts from
+  int64_t cache_rows = 0;   // > 0: decode over a cache of that many rows per layer
   // Ids, positions, ends and cache rows are the rows of one state `place` [4, T] (op sample),
   // begins another, so that a step may make the next one's.
   bool walks = false;

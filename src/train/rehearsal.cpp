@@ -162,7 +162,8 @@ RunTimes Rehearser::measure() {
 
   // Later epochs, which find the frozen blocks' outputs.
   if (PrefixCache* prefix = step_.prefix()) {
-    prefix->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
+    if (prefix->kept_tokens() == 0)
+      prefix->keep_in(std::make_shared<PrefixStore>(std::numeric_limits<int64_t>::max()));
     for (const Group* group : tried)
       for (const Pack* pack : group->sampled) prefix->rows(of_all_lanes(*pack), RowSet::kTrain);
   }
@@ -208,8 +209,9 @@ RunTimes Rehearser::measure() {
   if (!run_.held_out.empty()) times.eval = held_out * eval_pack(run_.held_out.front());
   if (PrefixCache* prefix = step_.prefix()) {
     prefix->keep_in(nullptr);
+    prefix->forget();
     const Pack pack = of_all_lanes(run_.packs.front());
-    const double one = repeated([&] { prefix->rows(pack, RowSet::kTrain); });
+    const double one = repeated([&] { prefix->rows(pack, RowSet::kNone); });
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }

@@ -115,8 +115,12 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
   o.source = trainable_.source();
   const int64_t below = options.split_prefix ? o.recompute_first : 0;
   o.first_block = below;
-  if (below > 0)
-    prefix_ = std::make_unique<PrefixCache>(config_, weights, all, options.positions, below);
+  if (below > 0) {
+    const PackLimits slots{std::max(all.tokens, options.stream_slots), all.targets};
+    prefix_ = std::make_unique<PrefixCache>(config_, weights, slots, options.positions, below,
+                                            options.kept_tokens);
+    o.stream_rows = prefix_->buffer_rows();
+  }
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
   tail_ = record_targets(*micro_, all.targets, {options.skip_below});
   {
@@ -136,7 +140,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     check(micro_->plan());
   }
   scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), all, options.positions,
-                                     below);
+                                     below, o.stream_rows);
 
   record_update();
 }
@@ -185,6 +189,7 @@ void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> 
     WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
     StepOptions o = options_;
     o.limits = {size, std::min(size, options_.limits.targets)};
+    o.stream_slots = options_.limits.tokens;
     smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
     smaller_.back()->prefix_.reset();
     smaller_.back()->stream_from_ = prefix_.get();
@@ -220,7 +225,9 @@ StepForecast TrainStep::forecast(const Backend& backend) const {
   if (prefix_) {
     const MemoryForecast prefix = forecast_memory(prefix_->plan(), backend);
     f.weights += other_weights(prefix_->plan(), micro_->plan(), backend);
-    f.feeds += prefix.feeds;
+    // What is kept of earlier packs is the caller's to count.
+    f.feeds +=
+        prefix.feeds + options_.limits.tokens * trainable_.lane_count() * prefix_->token_bytes();
     f.arena = std::max(f.arena, prefix.arena);
   }
   for (const auto& s : smaller_) {
@@ -252,6 +259,7 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
     state_buffers_.push_back(backend.allocate(state.dtype, state.shape.elements()));
   arena_ = backend.allocate(DType::kU8, forecast(backend).arena);
 
+  if (prefix_) prefix_->compile(backend, weights, arena_);
   compile_micro(backend, weights);
   for (const auto& s : smaller_) {
     s->params_ = params_;
@@ -259,8 +267,7 @@ void TrainStep::compile(Backend& backend, ModelWeights& weights) {
     s->arena_ = arena_;
     s->compile_micro(backend, weights);
   }
-  scorer_->compile(backend, weights, params_, arena_);
-  if (prefix_) prefix_->compile(backend, weights, arena_);
+  scorer_->compile(backend, weights, params_, arena_, prefix_ ? prefix_->buffer() : nullptr);
   Bindings b(update_.values.size());
   b[static_cast<size_t>(update_params_)] = params_;
   b[static_cast<size_t>(update_grads_)] = grads_;
@@ -273,6 +280,8 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   Bindings micro = micro_->bind(backend, weights);
   micro[static_cast<size_t>(micro_->params())] = params_;
   micro[static_cast<size_t>(grads_value_)] = grads_;
+  if (const PrefixCache* below = stream_from_ ? stream_from_ : prefix_.get())
+    micro[static_cast<size_t>(micro_->context().stream_state)] = below->buffer();
   if (loss_kind_) loss_kind_->compile(backend, micro);
   micro_program_ = backend.compile(micro_->plan(), micro, arena_);
   if (loss_kind_) return;
@@ -319,25 +328,21 @@ std::vector<float> TrainStep::grads() const {
   return download_all(*backend_, grads_, trainable_.layout.size());
 }
 
-void TrainStep::feed(const Pack& whole, std::span<const float> lane_weights) {
-  const bool joined = trainable_.lane_count() > 1;
-  const Pack pack = joined ? whole : first_part(whole, options_.limits);
+void TrainStep::feed(const Pack& pack, std::span<const float> lane_weights) {
   PrefixCache* below = stream_from_ ? stream_from_ : prefix_.get();
-  std::span<const std::byte> stream;
-  if (below)
-    stream = below->rows(whole, RowSet::kTrain)
-                 .first(pack.ids.size() * static_cast<size_t>(below->token_bytes()));
+  std::span<const int32_t> stream;
+  if (below) stream = below->rows(pack, RowSet::kTrain);
   feed_pack(*micro_program_, *micro_, tail_, pack, stream);
   if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights);
-  std::vector<float> weights(pack.targets.size(), 0.0f);
+  const auto lane_targets = static_cast<size_t>(options_.limits.targets);
+  std::vector<float> weights(lane_weights.size() * lane_targets, 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
-    if (pack.targets[i] >= 0)
-      weights[i] = -lane_weights[i / static_cast<size_t>(options_.limits.targets)];
+    if (pack.targets[i] >= 0) weights[i] = -lane_weights[i / lane_targets];
   micro_program_->feed(weight_, weights.data(), weights.size() * sizeof(float));
 }
 
 void TrainStep::score(const Pack& pack, std::span<float> logp, RowSet set) {
-  scorer_->score(pack, logp, prefix_ ? prefix_->rows(pack, set) : std::span<const std::byte>());
+  scorer_->score(pack, logp, prefix_ ? prefix_->rows(pack, set) : std::span<const int32_t>());
 }
 
 std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) {

@@ -55,7 +55,9 @@ struct StepOptions {
   int64_t recompute_blocks = 0;  // the first N of the trained blocks; -1: all of them
   // The blocks below the first trained one are a program of their own whose rows can be kept.
   bool split_prefix = false;
-  float skip_below = 0;  // HeadAttr's
+  int64_t kept_tokens = 0;   // of which the device keeps those rows
+  int64_t stream_slots = 0;  // of a smaller size (add_sizes): the slots of the whole
+  float skip_below = 0;      // HeadAttr's
   Op optimizer = Op::kAdamw;
   LossMaker loss = {};  // null: the likelihood of the targets
 };
@@ -147,7 +149,7 @@ class TrainStep : public RunStep {
     return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
   }
   void compile_micro(Backend& backend, ModelWeights& weights);
-  void feed(const Pack& whole, std::span<const float> weights);
+  void feed(const Pack& pack, std::span<const float> weights);
   std::vector<float> finish(const Pack& pack);
   void record_update();
   void start_update(std::span<const Hyper> hyper);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // sample: blocks look for the largest logit of stretches of a row, then one block of a row for the
-// largest of those. Bound by the two launches. Where a token is drawn (backend/draw.h), the second
+// largest of those. Bound by the two launches. Where a token is drawn (backend/draw.h), the one
 // launch is sample_draw.cu's.
 #include "backend/cuda/sample.cuh"
 
@@ -10,11 +10,9 @@ namespace {
 constexpr int kThreads = 256, kStretch = 4 * kThreads;
 
 __global__ void __launch_bounds__(kThreads)
-    best_of_stretch(Rows<const float> logits, int vocab, Best* found, uint64_t* zeros, int count) {
+    best_of_stretch(Rows<const float> logits, int vocab, Best* found) {
   begin_kernel();
   const int row = blockIdx.y, first = blockIdx.x * kStretch + threadIdx.x;
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < count; i += gridDim.x * kThreads)
-    zeros[static_cast<int64_t>(row) * count + i] = 0;
   Best best{-INFINITY, -1};
 #pragma unroll
   for (int i = 0; i < kStretch / kThreads; ++i) {
@@ -39,35 +37,26 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 int64_t stretches_of(const Operand& logits) { return divide_up(logits.cols, kStretch); }
-size_t found_bytes(const Operand& logits) {
-  return static_cast<size_t>(divide_up(logits.rows * stretches_of(logits) * sizeof(Best), 16)) * 16;
-}
 
 void sample_fwd(const StepArgs& args) {
   const Operand &logits = args.in[0], &how = args.in[1], &place = args.out[1], &log = args.out[2];
   if (logits.elements() == 0) return;
-  auto* found = static_cast<Best*>(args.scratch);
-  auto* zeros =
-      reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(args.scratch) + found_bytes(logits));
-  const auto stretches = static_cast<unsigned>(stretches_of(logits));
-  const auto rows_of = static_cast<unsigned>(logits.rows);
-  launch(queue(args), best_of_stretch, dim3(stretches, rows_of), kThreads, 0,
-         rows<const float>(logits), static_cast<int>(logits.cols), found, zeros,
-         how ? kDrawScratch : 0);
   const Walk walk{place.as<int32_t>(), log.as<int32_t>(), place.ld, log.ld,
                   static_cast<int>(log.rows)};
   auto* token = args.out[0].as<int32_t>();
-  if (how)
-    draw_rows(queue(args), logits, how, found, static_cast<int>(stretches), zeros, token, walk);
-  else
-    launch(queue(args), best_of_row, dim3(rows_of), kThreads, 0, found, static_cast<int>(stretches),
-           token, walk);
+  if (how) return draw_rows(queue(args), logits, how, token, walk);
+  auto* found = static_cast<Best*>(args.scratch);
+  const auto stretches = static_cast<unsigned>(stretches_of(logits));
+  const auto rows_of = static_cast<unsigned>(logits.rows);
+  launch(queue(args), best_of_stretch, dim3(stretches, rows_of), kThreads, 0,
+         rows<const float>(logits), static_cast<int>(logits.cols), found);
+  launch(queue(args), best_of_row, dim3(rows_of), kThreads, 0, found, static_cast<int>(stretches),
+         token, walk);
 }
 bool sample_accepts(const StepArgs& args) { return args.in[0].dtype == DType::kF32; }
 size_t sample_scratch(const StepArgs& args, int) {
   const Operand& logits = args.in[0];
-  const size_t zeros = args.in[1] ? static_cast<size_t>(logits.rows) * kDrawScratch * 8 : 0;
-  return found_bytes(logits) + zeros;
+  return args.in[1] ? 0 : static_cast<size_t>(logits.rows * stretches_of(logits)) * sizeof(Best);
 }
 
 }  // namespace

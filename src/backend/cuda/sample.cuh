@@ -52,12 +52,8 @@ __device__ inline void take_token(int index, int row, int32_t* token, const Walk
   if (walk.log != nullptr) walk.log[position % walk.log_rows * walk.log_ld + row] = index;
 }
 
-// Words of 8 bytes that a row's draw finds zero: of histograms, counts and masses.
-constexpr int kDrawBuckets = 2048, kDrawFine = 512, kDrawLevels = 6;
-constexpr int kDrawScratch = 2 * (kDrawBuckets + 2 * kDrawLevels * kDrawFine);
-
-// Draws a token of every row as `how` [rows, 8] says; `found` has the largest of its stretches.
-void draw_rows(const Queue& queue, const Operand& logits, const Operand& how, const Best* found,
-               int stretches, uint64_t* zeros, int32_t* token, const Walk& walk);
+// Draws a token of every row as `how` [rows, 8] says.
+void draw_rows(const Queue& queue, const Operand& logits, const Operand& how, int32_t* token,
+               const Walk& walk);
 
 }  // namespace wick::cuda

@@ -1,437 +1,474 @@
 // SPDX-License-Identifier: Apache-2.0
 // The draw of sample, as backend/draw.h has it: a cluster of blocks to a row (one block before
-// sm_90), each with a part of its logits.
+// sm_90), each thread with a few neighbouring logits in registers.
 //
-// Nothing is sorted. Weights are not negative, so their bits order as they do: a histogram of
-// counts and masses finds the bucket in which a filter cuts, and finer ones of that bucket's
-// weights the very weight, unless the bucket holds but one. Masses and sums are integers, so that
-// the order in which threads add does not matter; they differ from draw.h's sums by less than those
-// are rounded. Bound by the steps of a row, each a pass over logits in the second-level cache and a
-// barrier of the cluster.
-#include "backend/cuda/sample.cuh"
-#include "backend/cuda/shared.cuh"
+// Nothing is sorted. Weights are not negative, so their bits order as they do: each block has a
+// histogram of counts and masses, and what groups of its buckets hold is given to all blocks, which
+// find the bucket in which a filter cuts; its few weights are given to all, which find the very
+// weight among them. Only where a bucket holds many are they told apart by finer histograms. Masses
+// and sums are integers, so that the order in which threads add does not matter; they differ from
+// draw.h's sums by less than those are rounded. Bound by the steps of a row that wait for each
+// other: a barrier of the cluster for the largest, one for the sum, and two for each filter.
+#include "backend/cuda/sample_draw.cuh"
 
 namespace wick::cuda {
 namespace {
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32, kCluster = 8;
-// Of weights: those below kCoarse are one bucket, above it 64 have a power of two between them.
-constexpr uint32_t kLeast = 0x00800000u, kCoarse = 0x33800000u, kOne = 0x3f800000u;
-constexpr int kCoarseShift = 17, kSmallBits = 30;  // bits below kCoarse
-static_assert(((kOne - kCoarse) >> kCoarseShift) + 2 <= kDrawBuckets && kCoarse >> kSmallBits == 0);
-
-// exp_negative() of backend/draw.h, to the bit.
-__device__ inline float weight_of(float x) {
-  const float clamped = -__int_as_float(min(__float_as_int(x) & 0x7fffffff, 0x42b00000));
-  const float n = __fsub_rn(__fadd_rn(__fmul_rn(clamped, 1.44269504f), 12582912.0f), 12582912.0f);
-  const float r =
-      __fsub_rn(__fsub_rn(clamped, __fmul_rn(n, 0.693359375f)), __fmul_rn(n, -2.12194440e-4f));
-  float p = 1.9875691500e-4f;
-  p = __fadd_rn(__fmul_rn(p, r), 1.3981999507e-3f);
-  p = __fadd_rn(__fmul_rn(p, r), 8.3334519073e-3f);
-  p = __fadd_rn(__fmul_rn(p, r), 4.1665795894e-2f);
-  p = __fadd_rn(__fmul_rn(p, r), 1.6666665459e-1f);
-  p = __fadd_rn(__fmul_rn(p, r), 5.0000001201e-1f);
-  p = __fadd_rn(__fadd_rn(__fmul_rn(__fmul_rn(p, r), r), r), 1.0f);
-  return __fmul_rn(p, __int_as_float((static_cast<int>(n) + 127) << 23));
-}
-
-// philox() of base/rng.h, and random_draw().where of backend/draw.h
-__device__ inline double where_of(uint2 key, uint32_t position) {
-  uint4 c{position, 0, 0, 0};
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
-    c = {high1 ^ c.y ^ key.x, low1, high0 ^ c.w ^ key.y, low0};
-    key.x += 0x9E3779B9u;
-    key.y += 0xBB67AE85u;
-  }
-  const uint64_t bits = static_cast<uint64_t>(c.y) << 32 | c.z;
-  return static_cast<double>(bits >> 11) * 0x1p-53;
-}
+constexpr int kThreads = kDrawThreads, kWarps = kDrawWarps;
 
 struct DrawArgs {
   Rows<const float> logits;
   Rows<const int32_t> how;
-  const Best* found;
-  uint64_t* zeros;
   int32_t* token;
   Walk walk;
-  int vocab, stretches, warp_logits;  // of a warp, in order of warps and blocks
+  int vocab, lane_logits;  // of a thread, in order of threads and blocks
   int blocks;
-  float one;  // what a weight of 1 counts, a power of two
+  bool wide;       // rows lie aligned, and lane_logits is a multiple of 4
+  int bits;        // a weight of 1 counts 2^bits
+  uint32_t least;  // weights from here on count without a remainder
 };
 
-struct Tally {
-  uint64_t count, mass;
-};
-__device__ inline Tally operator+(Tally a, Tally b) { return {a.count + b.count, a.mass + b.mass}; }
-
-constexpr int kFew = 256;
-
-// A histogram of this block, and what its threads share.
-struct Shared {
-  uint32_t count[kDrawBuckets], low[kDrawBuckets], high[kDrawBuckets];
-  Tally warps[kWarps];
-  Tally above, inside;
-  int bucket;
-  uint32_t listed[2];  // of two filters: keys of this block's part
-  uint64_t list[2][kFew];
-  uint64_t keys[kFew];  // of all blocks
-  uint64_t cut, kept;
-  uint64_t shares[kCluster];  // of the blocks' sums
+// What a filter keeps, likeliest first: the fewest that are `count` and have `mass`.
+struct Target {
+  uint32_t count;
+  uint64_t mass;
+  __device__ bool met(Tally t) const { return t.count >= count && t.mass >= mass; }
 };
 
-__device__ inline uint64_t key_of(uint32_t bits, int id) {
-  return static_cast<uint64_t>(bits) << 32 | ~static_cast<uint32_t>(id);
-}
-
+// A row; a thread holds N logits of it, or where N is 0 reads them again each time.
+template <int N>
 struct Row {
   const DrawArgs& a;
-  Shared& s;
+  DrawShared& s;
   const float* logits;
-  uint64_t* zeros;
-  float most;
+  int first;                  // of this thread's logits
+  float most = 0;             // of the row
+  float x[N > 0 ? N : 1];     // NaN beyond the row
+  uint32_t w[N > 0 ? N : 1];  // weights' bits, after weigh(); then what draw() makes of them
+  bool refined = false;
 
-  template <typename F>
-  __device__ void each(F&& f) const {
-    const int warp = blockIdx.x * kWarps + threadIdx.x / 32;
-    const int begin = warp * a.warp_logits, end = min(a.vocab, begin + a.warp_logits);
-#pragma unroll 4
-    for (int v = begin + static_cast<int>(threadIdx.x % 32); v < end; v += 32)
-      f(v, __ldg(logits + v));
+  __device__ void load() {
+    if constexpr (N > 0) {
+      if (a.wide && first + a.lane_logits <= a.vocab) {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+          float4 four{NAN, NAN, NAN, NAN};
+          if (i < a.lane_logits) four = __ldg(reinterpret_cast<const float4*>(logits + first + i));
+          x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          x[i] = i < a.lane_logits && first + i < a.vocab ? __ldg(logits + first + i) : NAN;
+      }
+    }
   }
-  __device__ uint64_t counted(float weight) const { return __float2ull_rd(weight * a.one); }
+  // f(i, logit) for each; its id is first + i.
+  template <typename F>
+  __device__ void each(F&& f) {
+    if constexpr (N > 0) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) f(i, x[i]);
+    } else {
+      const int count = min(a.lane_logits, a.vocab - first);
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) f(i, __ldg(logits + first + i));
+    }
+  }
   __device__ uint32_t bits(float logit) const {
     return __float_as_uint(weight_of(__fsub_rn(logit, most)));
   }
-  __device__ void barrier() const {
-    if (a.blocks > 1) {
-      cluster_barrier();
-    } else {
-      __threadfence_block();
-      __syncthreads();
-    }
+  __device__ void weigh() {
+    if constexpr (N > 0) each([&](int i, float logit) { w[i] = bits(logit); });
   }
-
-  // What lies at `p` in block `rank`.
-  __device__ uint64_t peek(const uint64_t* p, int rank) const {
-    uint64_t x = *p;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (a.blocks > 1)
-      asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(x) : "r"(cluster_address(p, rank)));
-#endif
-    return x;
-  }
-  __device__ uint32_t peek(const uint32_t* p, int rank) const {
-    uint32_t x = *p;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (a.blocks > 1)
-      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(cluster_address(p, rank)));
-#endif
-    return x;
-  }
-
-  // Adds a weight to the block's histogram. Masses are two words, the low one's carry being added
-  // to the high one.
-  __device__ void add(int bucket, uint32_t count, uint64_t mass) const {
-    atomicAdd(s.count + bucket, count);
-    const auto low = static_cast<uint32_t>(mass);
-    const uint32_t old = atomicAdd(s.low + bucket, low);
-    const uint32_t high = static_cast<uint32_t>(mass >> 32) + (old + low < old ? 1u : 0u);
-    if (high != 0) atomicAdd(s.high + bucket, high);
-  }
-
-  // The row's histogram, in `table` for all blocks: f(bits, id) gives a bucket, or -1.
   template <typename F>
-  __device__ void tally(uint64_t* table, int buckets, F&& f) const {
-    for (int i = threadIdx.x; i < buckets; i += kThreads) s.count[i] = s.low[i] = s.high[i] = 0;
-    __syncthreads();
-    // Most weights are small, and would all add to one place.
-    uint32_t count = 0;
-    uint64_t mass = 0;
-    each([&](int v, float logit) {
-      const uint32_t b = bits(logit);
-      const int bucket = b < kLeast ? -1 : f(b, v);
-      if (bucket < 0) return;
-      const uint64_t m = counted(__uint_as_float(b));
-      if (bucket > 0) return add(bucket, 1, m);
-      ++count;
-      mass += m;
+  __device__ void each_weight(F&& f) {
+    each([&](int i, float logit) { f(first + i, N > 0 ? w[i] : bits(logit)); });
+  }
+  __device__ uint64_t counted(uint32_t weight) const {
+    return __float2ull_rd(__uint_as_float(weight) *
+                          __uint_as_float(static_cast<uint32_t>(127 + a.bits) << 23));
+  }
+  __device__ void barrier() const {
+    if (a.blocks > 1)
+      cluster_barrier();
+    else
+      __syncthreads();
+  }
+
+  // ---- the largest logit
+
+  __device__ uint32_t find_most() {
+    const int lane = threadIdx.x % 32, own = blockIdx.x * kWarps + threadIdx.x / 32;
+    uint32_t order = 0;
+    each([&](int, float logit) { order = max(order, order_of(logit)); });
+    order = __reduce_max_sync(kAllLanes, order);
+    if (a.blocks > 1) cluster_wait();  // all have started, and may be given something
+    if (lane < a.blocks) give(s.most + own, lane, order);
+    barrier();
+    for (int i = lane; i < a.blocks * kWarps; i += 32) order = max(order, s.most[i]);
+    order = __reduce_max_sync(kAllLanes, order);
+    most = ordered(order);
+    return order;
+  }
+  // The lowest id that has it, in the first block's first warp.
+  __device__ int first_of_most() {
+    const int lane = threadIdx.x % 32, own = blockIdx.x * kWarps + threadIdx.x / 32;
+    uint32_t id = ~0u;
+    each([&](int i, float logit) {
+      if (logit == most) id = min(id, static_cast<uint32_t>(first + i));
     });
-    for (int o = 16; o > 0; o >>= 1) {
-      count += __shfl_xor_sync(0xffffffffu, count, o);
-      mass += __shfl_xor_sync(0xffffffffu, mass, o);
+    id = __reduce_min_sync(kAllLanes, id);
+    if (lane == 0) give(s.shares + own, 0, static_cast<uint64_t>(id));
+    barrier();
+    for (int i = lane; i < a.blocks * kWarps; i += 32)
+      id = min(id, static_cast<uint32_t>(s.shares[i]));
+    return static_cast<int>(__reduce_min_sync(kAllLanes, id));
+  }
+
+  // ---- histograms
+
+  __device__ void clear(int buckets) const {
+    for (int i = threadIdx.x; i < buckets; i += kThreads) {
+      s.tally[i] = {0, 0};
+      s.carry[i] = 0;
     }
-    if (threadIdx.x % 32 == 0 && count > 0) add(0, count, mass);
+  }
+  __device__ void add(int bucket, uint32_t count, uint64_t sum) const {
+    atomicAdd(&s.tally[bucket].x, count);
+    const auto low = static_cast<uint32_t>(sum);
+    const uint32_t old = atomicAdd(&s.tally[bucket].y, low);
+    const uint32_t high = static_cast<uint32_t>(sum >> 32) + (old + low < old ? 1u : 0u);
+    if (high != 0) atomicAdd(s.carry + bucket, high);
+  }
+  // What a bucket weighs. Of the coarse ones the sum is of the bits below the bucket's.
+  __device__ uint64_t mass_of(int bucket, const Bucket& x, bool coarse) const {
+    const uint64_t sum = static_cast<uint64_t>(x.carry) << 32 | x.sum;
+    if (!coarse || bucket == 0) return sum;
+    const uint32_t low = a.least + (static_cast<uint32_t>(bucket - 1) << kBucketBits);
+    const uint32_t mantissa = (low & 0x007fffffu) | 0x00800000u;
+    return (static_cast<uint64_t>(x.count) * mantissa + sum) << (a.bits + (low >> 23) - 150);
+  }
+  // Gives all blocks what this one's groups hold.
+  __device__ void share_groups(int groups, bool coarse) const {
     __syncthreads();
-    for (int i = threadIdx.x; i < buckets; i += kThreads)
-      if (s.count[i] > 0) {
-        auto* to = reinterpret_cast<unsigned long long*>(table + 2 * i);
-        atomicAdd(to, s.count[i]);
-        atomicAdd(to + 1, static_cast<uint64_t>(s.high[i]) << 32 | s.low[i]);
+    const int t = threadIdx.x, group = t / 4, part = t % 4;
+    if (t / 32 * 32 < 4 * groups) {
+      Tally x{};
+      if (group < groups) {
+#pragma unroll
+        for (int i = 0; i < kGroup / 4; ++i) {
+          const int bucket = group * kGroup + part * (kGroup / 4) + i;
+          const uint2 two = s.tally[bucket];
+          if (two.x > 0)
+            x = x + Tally{mass_of(bucket, {two.x, two.y, s.carry[bucket]}, coarse), two.x};
+        }
       }
+      x = x + across(x, 1);
+      x = x + across(x, 2);
+      if (group < groups)
+        for (int rank = part; rank < a.blocks; rank += 4)
+          give(&s.groups[blockIdx.x][group], rank, x);
+    }
     barrier();
   }
-
-  __device__ Tally read(const uint64_t* table, int i) const {
-    const auto* at = reinterpret_cast<const unsigned long long*>(table + 2 * i);
-    return {__ldcg(at), __ldcg(at + 1)};
+  // This thread's group, from the top, and those before it.
+  struct Scan {
+    Tally own, before, all;
+    int group;
+  };
+  __device__ Scan scan_groups(int groups) const {
+    const int t = threadIdx.x, lane = t % 32, warp = t / 32;
+    Scan scan{{}, {}, {}, groups - 1 - t};
+    if (warp < 4) {
+      if (scan.group >= 0)
+        for (int rank = 0; rank < a.blocks; ++rank)
+          scan.own = scan.own + s.groups[rank][scan.group];
+      const Tally to = warp_scan(scan.own);
+      scan.before = {to.mass - scan.own.mass, to.count - scan.own.count};
+      if (lane == 31) s.warps[warp] = to;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i == warp) scan.before = scan.before + scan.all;
+      scan.all = scan.all + s.warps[i];
+    }
+    return scan;
   }
-
-  // Sums from the last bucket down; `mine` becomes those before this thread's.
-  __device__ Tally scan(Tally& mine) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    auto of_warp = [&](Tally x) {
-      for (int o = 1; o < 32; o *= 2) {
-        const Tally y{__shfl_up_sync(0xffffffffu, x.count, o),
-                      __shfl_up_sync(0xffffffffu, x.mass, o)};
-        if (lane >= o) x = x + y;
+  // The last bucket that the target needs, into s.
+  __device__ void choose(const Scan& scan, Tally above, Target target, bool coarse) const {
+    auto is_last = [&](Tally from, Tally own) {
+      return own.count > 0 && !target.met(from) && target.met(from + own);
+    };
+    if (threadIdx.x < 128 && is_last(above + scan.before, scan.own)) {
+      s.group = scan.group;
+      s.above = above + scan.before;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      const int bucket = s.group * kGroup + kGroup - 1 - static_cast<int>(threadIdx.x);
+      Tally own{};
+#pragma unroll 8
+      for (int rank = 0; rank < a.blocks; ++rank) {
+        const Bucket x = peek(s, bucket, rank);
+        own = own + Tally{mass_of(bucket, x, coarse), x.count};
       }
-      return x;
-    };
-    const Tally own = mine, sum = of_warp(own);
-    if (lane == 31) s.warps[warp] = sum;
-    __syncthreads();
-    const Tally all = of_warp(s.warps[lane]);
-    Tally before{__shfl_sync(0xffffffffu, all.count, max(warp - 1, 0)),
-                 __shfl_sync(0xffffffffu, all.mass, max(warp - 1, 0))};
-    if (warp == 0) before = {};
-    const Tally total{__shfl_sync(0xffffffffu, all.count, 31),
-                      __shfl_sync(0xffffffffu, all.mass, 31)};
-    mine = before + Tally{sum.count - own.count, sum.mass - own.mass};
-    __syncthreads();
-    return total;
-  }
-
-  // This thread's two buckets of a table, from the top, and what lies above them.
-  struct Pair {
-    int first;
-    Tally x, y, before;
-  };
-  __device__ Pair scan_table(const uint64_t* table, int buckets, Tally above, Tally& total) const {
-    Pair p;
-    p.first = buckets - 1 - 2 * static_cast<int>(threadIdx.x);
-    p.x = p.first >= 0 ? read(table, p.first) : Tally{};
-    p.y = p.first >= 1 ? read(table, p.first - 1) : Tally{};
-    p.before = p.x + p.y;
-    total = scan(p.before);
-    p.before = p.before + above;
-    return p;
-  }
-  // What a filter keeps, likeliest first: the fewest that are `count` and have `mass`.
-  struct Target {
-    uint64_t count, mass;
-    __device__ bool met(Tally t) const { return t.count >= count && t.mass >= mass; }
-  };
-  // The last bucket that it needs, into s.
-  __device__ void choose(const Pair& p, Target target) const {
-    auto test = [&](Tally from, Tally own, int bucket) {
-      if (own.count == 0 || target.met(from) || !target.met(from + own)) return;
-      s.above = from;
-      s.inside = own;
-      s.bucket = bucket;
-    };
-    test(p.before, p.x, p.first);
-    test(p.before + p.x, p.y, p.first - 1);
+      const Tally to = warp_scan(own);
+      const Tally from = s.above + Tally{to.mass - own.mass, to.count - own.count};
+      __syncwarp();
+      if (is_last(from, own)) {
+        s.above = from;
+        s.inside = own;
+        s.bucket = bucket;
+      }
+    }
     __syncthreads();
   }
 
-  // The last key that it needs; the mass of all. Requires: there are as many, and they weigh as
-  // much. `which` filter: each has its own tables and list.
-  __device__ uint64_t find(const Pair& coarse, Target target, int which, uint64_t& kept) const {
-    uint64_t* tables = zeros + 2 * (kDrawBuckets + which * kDrawLevels * kDrawFine);
-    choose(coarse, target);
+  __device__ Scan coarse() {
+    uint32_t count = 0;
+    uint64_t mass = 0;
+    each_weight([&](int, uint32_t b) {
+      if (b >= a.least) {
+        add(static_cast<int>((b - a.least) >> kBucketBits) + 1, 1, b & ((1u << kBucketBits) - 1));
+      } else if (b >= kLeastWeight) {  // most of them, and all would add to one place
+        ++count;
+        mass += counted(b);
+      }
+    });
+    if (__any_sync(kAllLanes, count > 0)) {
+      Tally small{mass, count};
+      for (int o = 16; o > 0; o >>= 1) small = small + across(small, o);
+      if (threadIdx.x % 32 == 0) add(0, small.count, small.mass);
+    }
+    share_groups(kGroups, true);
+    return scan_groups(kGroups);
+  }
+
+  // ---- filters
+
+  // The last key that the target needs; the mass of all. Requires: there are as many, and they
+  // weigh as much. `which` filter: each has its own list.
+  __device__ uint64_t find(const Scan& scan, Target target, int which, uint64_t& kept) {
+    choose(scan, {}, target, true);
     Tally above = s.above, inside = s.inside;
     const bool small = s.bucket == 0;
-    uint64_t low =
-        small
-            ? 0
-            : static_cast<uint64_t>(kCoarse + (static_cast<uint32_t>(s.bucket - 1) << kCoarseShift))
-                  << 32;
-    int left = 32 + (small ? kSmallBits : kCoarseShift);
-    uint64_t end = small ? static_cast<uint64_t>(kCoarse) << 32 : low + (uint64_t{1} << left);
-    for (int level = 0; inside.count > kFew && left > 0; ++level) {
-      const int shift = max(left - 9, 0);
-      uint64_t* table = tables + 2 * level * kDrawFine;
-      tally(table, kDrawFine, [&](uint32_t b, int v) {
-        const uint64_t key = key_of(b, v);
-        return key >= low && key < end ? static_cast<int>((key - low) >> shift) : -1;
+    uint64_t low = 0;
+    if (!small)
+      low = static_cast<uint64_t>(a.least + (static_cast<uint32_t>(s.bucket - 1) << kBucketBits))
+            << 32;
+    int left = 32 + (small ? kSmallBits : kBucketBits);
+    uint64_t end = small ? static_cast<uint64_t>(a.least) << 32 : low + (uint64_t{1} << left);
+    while (inside.count > kFew && left > 0) {
+      const int shift = max(left - kFineBits, 0);
+      refined = true;
+      barrier();  // no block reads the histograms any more
+      clear(1 << kFineBits);
+      __syncthreads();
+      each_weight([&](int id, uint32_t b) {
+        const uint64_t key = key_of(b, id);
+        if (b >= kLeastWeight && key >= low && key < end)
+          add(static_cast<int>((key - low) >> shift), 1, counted(b));
       });
-      Tally total;
-      choose(scan_table(table, kDrawFine, above, total), target);
+      share_groups((1 << kFineBits) / kGroup, false);
+      choose(scan_groups((1 << kFineBits) / kGroup), above, target, false);
       above = s.above;
       inside = s.inside;
       low += static_cast<uint64_t>(s.bucket) << shift;
       left = shift;
       end = low + (uint64_t{1} << left);
     }
-    return among_few(low, end, above, target, which, kept);
+    return among_few(low, end, above, inside.count, target, which, kept);
   }
 
-  __device__ uint64_t among_few(uint64_t low, uint64_t end, Tally above, Target target, int which,
-                                uint64_t& kept) const {
-    if (threadIdx.x == 0) s.listed[which] = 0;
-    __syncthreads();
-    each([&](int v, float logit) {
-      const uint32_t b = bits(logit);
-      const uint64_t key = key_of(b, v);
-      if (b >= kLeast && key >= low && key < end)
+  __device__ uint64_t among_few(uint64_t low, uint64_t end, Tally above, uint32_t count,
+                                Target target, int which, uint64_t& kept) {
+    each_weight([&](int id, uint32_t b) {
+      const uint64_t key = key_of(b, id);
+      if (b >= kLeastWeight && key >= low && key < end)
         s.list[which][atomicAdd(s.listed + which, 1u)] = key;
     });
+    __syncthreads();
+    const auto t = static_cast<int>(threadIdx.x);
+    if (t < a.blocks) give(s.lists[which] + blockIdx.x, t, s.listed[which]);
     barrier();
     // A part of the threads to each block's list.
-    const int share = kThreads / a.blocks, of = static_cast<int>(threadIdx.x) / share;
-    uint32_t before = 0, count = 0, mine = 0;
-    for (int i = 0; i < a.blocks; ++i) {
-      const uint32_t listed = peek(s.listed + which, i);
-      if (i < of) before += listed;
-      if (i == of) mine = listed;
-      count += listed;
+    const int part = kThreads / a.blocks, of = t / part;
+    uint32_t before = 0;
+    for (int i = 0; i < of; ++i) before += s.lists[which][i];
+    for (uint32_t i = t % part; i < s.lists[which][of]; i += part) {
+      const uint64_t key = peek(s.list[which] + i, of);
+      s.keys[before + i] = key;
+      s.masses[before + i] = counted(static_cast<uint32_t>(key >> 32));
     }
-    for (uint32_t i = threadIdx.x % share; i < mine; i += share)
-      s.keys[before + i] = peek(s.list[which] + i, of);
     __syncthreads();
-    // Four threads to a key.
-    static_assert(kThreads == 4 * kFew);
-    const uint32_t at = threadIdx.x / 4;
-    const uint64_t own = at < count ? s.keys[at] : 0;
+    // As many threads to a key as there are.
+    static_assert(kThreads == 2 * kFew);
+    uint32_t team = 2;
+    while (team < 16 && 2 * team * count <= kThreads) team *= 2;
+    const uint32_t at = t / team;
+    const bool valid = at < count;
+    const uint64_t own = valid ? s.keys[at] : 0;
     Tally larger{};
-    if (at < count)
-      for (uint32_t i = threadIdx.x % 4; i < count; i += 4)
-        if (const uint64_t key = s.keys[i]; key > own)
-          larger = larger + Tally{1, counted(__uint_as_float(static_cast<uint32_t>(key >> 32)))};
-    for (int o = 1; o < 4; o *= 2)
-      larger = larger + Tally{__shfl_xor_sync(0xffffffffu, larger.count, o),
-                              __shfl_xor_sync(0xffffffffu, larger.mass, o)};
+    if (valid)
+      for (uint32_t i = t % team; i < count; i += team)
+        if (s.keys[i] > own) larger = larger + Tally{s.masses[i], 1};
+    for (uint32_t o = 1; o < team; o *= 2) larger = larger + across(larger, static_cast<int>(o));
     const Tally from = above + larger;
-    const Tally with = from + Tally{1, counted(__uint_as_float(static_cast<uint32_t>(own >> 32)))};
-    if (at < count && threadIdx.x % 4 == 0 && !target.met(from) && target.met(with)) {
-      s.cut = own;
-      s.kept = with.mass;
+    if (valid && t % team == 0) {
+      const Tally with = from + Tally{s.masses[at], 1};
+      if (!target.met(from) && target.met(with)) {
+        s.cut = own;
+        s.kept = with.mass;
+      }
     }
     __syncthreads();
     kept = s.kept;
     return s.cut;
   }
+
+  // The least key that top-k and top-p keep.
+  __device__ uint64_t filter(int top_k, float top_p) {
+    Scan scan = coarse();
+    uint64_t cut = 0, kept = scan.all.mass;
+    if (top_k > 0 && static_cast<uint32_t>(top_k) < scan.all.count)
+      cut = find(scan, {static_cast<uint32_t>(top_k), 0}, 0, kept);
+    if (!(top_p < 1.0f)) return cut;
+    if (refined) {
+      barrier();
+      clear(kBuckets);
+      __syncthreads();
+      scan = coarse();
+    }
+    const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(kept));
+    uint64_t ignored;
+    return max(cut, find(scan, {1, min(static_cast<uint64_t>(mass), kept)}, 1, ignored));
+  }
+
+  // ---- the draw among keys from `cut` on
+
+  __device__ void draw(uint64_t cut, float temperature, int row) {
+    const int lane = threadIdx.x % 32, own = blockIdx.x * kWarps + threadIdx.x / 32;
+    const float by = fminf(__fdiv_rn(1.0f, temperature), 1e30f);
+    auto weight = [&](int i, float logit) -> uint32_t {
+      const float distance = __fsub_rn(logit, most);
+      if (cut > 0 && key_of(N > 0 ? w[i] : bits(logit), first + i) < cut) return 0;
+      return __float_as_uint(weight_of(__fmul_rn(distance, by)));
+    };
+    uint64_t sum = 0;
+    each([&](int i, float logit) {
+      const uint32_t made = weight(i, logit);
+      if constexpr (N > 0) w[i] = made;
+      sum += counted(made);
+    });
+    const uint64_t to = warp_scan({sum, 0}).mass, of_warp = __shfl_sync(kAllLanes, to, 31);
+    if (lane < a.blocks) give(s.shares + own, lane, of_warp);
+    barrier();
+    uint64_t total = 0, before = 0;
+    for (int i = lane; i < a.blocks * kWarps; i += 32) {
+      const uint64_t share = s.shares[i];
+      total += share;
+      if (i < own) before += share;
+    }
+    for (int o = 16; o > 0; o >>= 1) {
+      total += __shfl_xor_sync(kAllLanes, total, o);
+      before += __shfl_xor_sync(kAllLanes, before, o);
+    }
+    const uint64_t wanted =
+        min(static_cast<uint64_t>(s.where * static_cast<double>(total)), total - 1);
+    before += to - sum;
+    if (wanted < before || wanted >= before + sum) return;
+    int taken = -1;
+    each([&](int i, float logit) {
+      before += counted(N > 0 ? w[i] : weight(i, logit));
+      if (taken < 0 && before > wanted) taken = first + i;
+    });
+    take_token(taken, row, a.token, a.walk);
+  }
 };
 
+template <int N>
 __global__ void __launch_bounds__(kThreads) draw_of_row(DrawArgs a) {
   let_next_start();
   if (a.blocks > 1) cluster_arrive();
-  begin_kernel();
-  __shared__ Shared s;
-  __shared__ Best top;
-  const int row = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  extern __shared__ __align__(16) unsigned char shared[];
+  auto& s = *reinterpret_cast<DrawShared*>(shared);
+  const int row = blockIdx.y;
+  Row<N> r{a, s, a.logits[row],
+           static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * a.lane_logits};
+  r.clear(kBuckets);
+  if (threadIdx.x < 2) s.listed[threadIdx.x] = 0;
+  wait_for_previous();
+  r.load();
   const int32_t* how = a.how[row];
   const float temperature = __int_as_float(how[0]);
-  const int position = a.walk.place != nullptr ? a.walk.place[a.walk.ld + row] + 1 : how[6];
-  const double where = where_of({static_cast<uint32_t>(how[4]), static_cast<uint32_t>(how[5])},
-                                static_cast<uint32_t>(position));
-  Best best{-INFINITY, -1};
-  for (int i = threadIdx.x; i < a.stretches; i += kThreads)
-    best = better(best, a.found[row * a.stretches + i]);
-  best = block_best<kThreads>(best);
-  if (threadIdx.x == 0) top = best;
-  if (a.blocks > 1) cluster_wait();  // all have started, and may be given something
-  __syncthreads();
-  best = top;
-  if (best.index < 0 || !(temperature > 0.0f) || isinf(best.value)) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) take_token(best.index, row, a.token, a.walk);
+  const int top_k = how[1];
+  const float top_p = __int_as_float(how[2]), min_p = __int_as_float(how[3]);
+  if (threadIdx.x / 32 == kWarps - 1) {
+    const int position = a.walk.place != nullptr ? a.walk.place[a.walk.ld + row] + 1 : how[6];
+    s.where = where_of({static_cast<uint32_t>(how[4]), static_cast<uint32_t>(how[5])},
+                       static_cast<uint32_t>(position));
+  }
+  const uint32_t order = r.find_most();
+  if (order == 0 || !(temperature > 0.0f) || isinf(r.most)) {
+    const int token = order == 0 ? -1 : r.first_of_most();
+    if (blockIdx.x == 0 && threadIdx.x == 0) take_token(token, row, a.token, a.walk);
     return;
   }
-  const Row r{a, s, a.logits[row], a.zeros + static_cast<int64_t>(row) * kDrawScratch, best.value};
-
-  const float top_p = __int_as_float(how[2]), min_p = __int_as_float(how[3]);
-  const int top_k = how[1];
   uint64_t cut = static_cast<uint64_t>(__float_as_uint(min_p)) << 32;
-  if (top_k > 0 || top_p < 1.0f) {
-    r.tally(r.zeros, kDrawBuckets, [](uint32_t b, int) {
-      return b < kCoarse ? 0 : static_cast<int>(((b - kCoarse) >> kCoarseShift) + 1);
-    });
-    Tally all;
-    const Row::Pair coarse = r.scan_table(r.zeros, kDrawBuckets, {}, all);
-    uint64_t kept = all.mass, ignored;
-    if (top_k > 0 && static_cast<uint64_t>(top_k) < all.count)
-      cut = max(cut, r.find(coarse, {static_cast<uint64_t>(top_k), 0}, 0, kept));
-    if (top_p < 1.0f) {
-      const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(kept));
-      cut = max(cut, r.find(coarse, {1, min(static_cast<uint64_t>(mass), kept)}, 1, ignored));
-    }
-  }
-  const float by = fminf(__fdiv_rn(1.0f, temperature), 1e30f);
-  // What the logit at v counts.
-  auto share_of = [&](int v) -> uint64_t {
-    if (v >= a.vocab) return 0;
-    const float distance = __fsub_rn(__ldg(r.logits + v), best.value);
-    if (cut > 0 && key_of(__float_as_uint(weight_of(distance)), v) < cut) return 0;
-    return r.counted(weight_of(__fmul_rn(distance, by)));
-  };
-  const int begin = (blockIdx.x * kWarps + warp) * a.warp_logits;
-  const int end = min(a.vocab, begin + a.warp_logits);
-  uint64_t sum = 0;
-#pragma unroll 4
-  for (int v = begin; v < end; v += 32) sum += share_of(v + lane);
-  for (int o = 16; o > 0; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-  // What lies before this warp, and all.
-  Tally mine{0, lane == 0 ? sum : 0};
-  const uint64_t of_block = r.scan(mine).mass;
-  if (static_cast<int>(threadIdx.x) < a.blocks) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if (a.blocks > 1)
-      asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(
-                       cluster_address(s.shares + blockIdx.x, static_cast<int>(threadIdx.x))),
-                   "l"(of_block)
-                   : "memory");
-    else
-#endif
-      s.shares[0] = of_block;
-  }
-  r.barrier();
-  uint64_t before = __shfl_sync(0xffffffffu, mine.mass, 0), total = 0;
-  for (int i = 0; i < a.blocks; ++i) {
-    if (i < static_cast<int>(blockIdx.x)) before += s.shares[i];
-    total += s.shares[i];
-  }
-  const uint64_t wanted = min(static_cast<uint64_t>(where * static_cast<double>(total)), total - 1);
-  if (wanted < before || wanted >= before + sum) return;
-  for (int v = begin; v < end; v += 32) {
-    uint64_t share = share_of(v + lane);
-    for (int o = 1; o < 32; o *= 2) {
-      const uint64_t other = __shfl_up_sync(0xffffffffu, share, o);
-      if (lane >= o) share += other;
-    }
-    const uint32_t reached = __ballot_sync(0xffffffffu, before + share > wanted);
-    if (reached != 0) {
-      if (lane == 0) take_token(v + __ffs(static_cast<int>(reached)) - 1, row, a.token, a.walk);
-      return;
-    }
-    before += __shfl_sync(0xffffffffu, share, 31);
-  }
+  const bool filters = top_k > 0 || top_p < 1.0f;
+  if (filters || cut > 0) r.weigh();
+  if (filters) cut = max(cut, r.filter(top_k, top_p));
+  r.draw(cut, temperature, row);
+}
+
+// Whether it could be started.
+template <int N>
+bool start(const Queue& queue, const DrawArgs& a, unsigned rows) {
+  constexpr size_t kBytes = sizeof(DrawShared);
+  if (!allow_shared(draw_of_row<N>, kBytes)) return false;
+  prefer_shared(draw_of_row<N>);
+  const dim3 grid(static_cast<unsigned>(a.blocks), rows);
+  if (a.blocks > kFewBlocks && !allow_clusters(draw_of_row<N>, a.blocks, kThreads, kBytes))
+    return false;
+  launch_clusters(queue, draw_of_row<N>, grid, kThreads, kBytes, a.blocks, a);
+  return true;
+}
+
+bool draw_by(const Queue& queue, DrawArgs a, int64_t rows, int blocks) {
+  const int64_t each = divide_up(a.vocab, int64_t{blocks} * kThreads);
+  a.blocks = blocks;
+  a.lane_logits = static_cast<int>(divide_up(each, 4) * 4);
+  const auto count = static_cast<unsigned>(rows);
+  if (a.lane_logits <= 8) return start<8>(queue, a, count);
+  if (a.lane_logits <= 20) return start<20>(queue, a, count);
+  if (a.lane_logits <= 36) return start<36>(queue, a, count);
+  return start<0>(queue, a, count);
 }
 
 }  // namespace
 
-void draw_rows(const Queue& queue, const Operand& logits, const Operand& how, const Best* found,
-               int stretches, uint64_t* zeros, int32_t* token, const Walk& walk) {
-  const int blocks = queue.arch == Arch::kSm90 ? kCluster : 1;
+void draw_rows(const Queue& queue, const Operand& logits, const Operand& how, int32_t* token,
+               const Walk& walk) {
   int bits = 62;  // all weights together fit
   while (int64_t{1} << (62 - bits) < logits.cols) --bits;
+  const int octaves = std::min(kMostOctaves, bits - 23);
   const DrawArgs a{.logits = rows<const float>(logits),
                    .how = rows<const int32_t>(how),
-                   .found = found,
-                   .zeros = zeros,
                    .token = token,
                    .walk = walk,
                    .vocab = static_cast<int>(logits.cols),
-                   .stretches = stretches,
-                   .warp_logits = static_cast<int>(
-                       divide_up(divide_up(logits.cols, int64_t{blocks} * kWarps), 32) * 32),
-                   .blocks = blocks,
-                   .one = ldexpf(1.0f, bits)};
-  launch_clusters(queue, draw_of_row,
-                  dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(logits.rows)), kThreads,
-                  0, blocks, a);
+                   .wide = reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 &&
+                           (logits.rows == 1 || logits.ld % 4 == 0),
+                   .bits = bits,
+                   .least = kOneWeight - (static_cast<uint32_t>(octaves) << 23)};
+  if (queue.arch != Arch::kSm90) {
+    draw_by(queue, a, logits.rows, 1);
+    return;
+  }
+  if (logits.cols <= kFewLogits || !draw_by(queue, a, logits.rows, kMostBlocks))
+    draw_by(queue, a, logits.rows, kFewBlocks);
 }
 
 }  // namespace wick::cuda
