@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -27,28 +26,6 @@ namespace {
   fail(e == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo, path.string(), ": cannot ", what, ": ",
        std::strerror(e), hint);
 }
-
-// A file or pipe open for reading.
-struct Descriptor {
-  Descriptor(const std::filesystem::path& path, int flags)
-      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags)) {
-    if (fd < 0) fail_errno(path, "open");
-    if (::fstat(fd, &info) != 0) {
-      ::close(fd);
-      fail_errno(path, "read the size of");
-    }
-    if (S_ISDIR(info.st_mode)) {
-      ::close(fd);
-      fail(ErrorCode::kIo, path.string(), ": a folder, expected a file");
-    }
-  }
-  ~Descriptor() { ::close(fd); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  int fd;
-  struct stat info {};
-};
 
 void write_all(int fd, const std::byte* data, size_t size, const std::filesystem::path& path) {
   while (size > 0) {
@@ -71,17 +48,29 @@ void sync_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  // A pipe is refused below, and opening one must not wait for its writer.
-  const Descriptor file(path, O_NONBLOCK);
-  if (!S_ISREG(file.info.st_mode))
-    fail(ErrorCode::kIo, path.string(), ": not a regular file; save it as one first");
-  size_ = static_cast<size_t>(file.info.st_size);
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_errno(path, "open");
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    ::close(fd);
+    fail_errno(path, "read the size of");
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(fd);
+    fail(ErrorCode::kIo, path.string(),
+         S_ISDIR(info.st_mode) ? ": a folder, expected a file" : ": not a regular file");
+  }
+  size_ = static_cast<size_t>(info.st_size);
   if (size_ > 0) {
-    void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
-    if (map == MAP_FAILED) fail_errno(path, "map");
+    void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (map == MAP_FAILED) {
+      ::close(fd);
+      fail_errno(path, "map");
+    }
     data_ = static_cast<const std::byte*>(map);
     mapped_ = true;
   }
+  ::close(fd);
 }
 
 MappedFile MappedFile::over(std::span<const std::byte> bytes, const std::filesystem::path& name) {
@@ -119,27 +108,11 @@ void MappedFile::drop_pages(size_t offset, size_t length) const {
 }
 
 std::string read_file(const std::filesystem::path& path, size_t limit) {
-  const Descriptor file(path, 0);
-  auto check = [&](size_t bytes) {
-    if (bytes > limit)
-      fail(ErrorCode::kCorruptFile, path.string(), ": ", bytes, " bytes or more, at most ", limit,
-           " expected for this kind of file");
-  };
-  const size_t expected = S_ISREG(file.info.st_mode) ? static_cast<size_t>(file.info.st_size) : 0;
-  check(expected);
-  constexpr size_t kChunk = size_t{1} << 16;  // what a pipe gives at once
-  std::string text;
-  for (size_t have = 0;;) {
-    text.resize(std::max(expected, have) + kChunk);
-    ssize_t n = ::read(file.fd, text.data() + have, text.size() - have);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(path, "read");
-    have += static_cast<size_t>(n);
-    check(have);
-    if (n > 0) continue;
-    text.resize(have);
-    return text;
-  }
+  MappedFile file(path);
+  if (file.bytes().size() > limit)
+    fail(ErrorCode::kCorruptFile, path.string(), ": ", file.bytes().size(), " bytes, at most ",
+         limit, " expected for this kind of file");
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
