@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -45,6 +47,31 @@ void sync_folder(const std::filesystem::path& folder) {
   ::close(fd);
 }
 
+// A file without a name that holds what comes out of a pipe, so that it can be mapped.
+int spooled(int from, const std::filesystem::path& path) {
+  constexpr int64_t kMost = int64_t{4} << 30;  // more is no pipe with an end
+  std::FILE* file = std::tmpfile();
+  const int to = file ? ::dup(::fileno(file)) : -1;
+  if (file) std::fclose(file);
+  if (to < 0) fail_errno(path, "keep what comes from");
+  std::vector<std::byte> part(size_t{1} << 18);
+  int64_t sum = 0;
+  try {
+    for (;;) {
+      const ssize_t n = ::read(from, part.data(), part.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail_errno(path, "read");
+      if (n == 0) return to;
+      sum += n;
+      if (sum > kMost) fail(ErrorCode::kIo, path.string(), ": gives more than 4 GiB; write a file");
+      write_all(to, part.data(), static_cast<size_t>(n), path);
+    }
+  } catch (...) {
+    ::close(to);
+    throw;
+  }
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
@@ -55,10 +82,24 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     ::close(fd);
     fail_errno(path, "read the size of");
   }
-  if (!S_ISREG(info.st_mode)) {
+  if (S_ISDIR(info.st_mode) || S_ISBLK(info.st_mode)) {
     ::close(fd);
     fail(ErrorCode::kIo, path.string(),
          S_ISDIR(info.st_mode) ? ": a folder, expected a file" : ": not a regular file");
+  }
+  if (!S_ISREG(info.st_mode)) {
+    const int pipe = fd;
+    try {
+      fd = spooled(pipe, path);
+    } catch (...) {
+      ::close(pipe);
+      throw;
+    }
+    ::close(pipe);
+    if (::fstat(fd, &info) != 0) {
+      ::close(fd);
+      fail_errno(path, "read the size of");
+    }
   }
   size_ = static_cast<size_t>(info.st_size);
   if (size_ > 0) {
