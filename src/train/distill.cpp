@@ -31,15 +31,13 @@ ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const Pac
   x_ = r.state("teacher_x", x, type);
   const Value& words = teacher_->plan().value(teacher_->head_weight());
   head_ = r.weight("teacher_head", words.shape, words.dtype);
-  // Where products are made by units of bf16 the plans share the head's weights in a form that
-  // kl_head does not read: it gets a copy in rows.
   ValueId student_head = plan.head_weight();
   if (type == DType::kBF16) {
     const Value own = plan_->value(student_head);
-    own_head_ = student_head = r.weight("student_head", own.shape, own.dtype);
-    for (const WeightSpec& spec : weight_specs(*options_.config))
-      if (spec.name == own.name) own_head_spec_ = spec;
-    WICK_CHECK(!own_head_spec_.name.empty(), own.name, " is no weight of the model");
+    student_head = r.weight("student_head", own.shape, own.dtype);
+    copy_head(student_head, own.name, *options_.config, *options_.weights);
+    // A teacher's head that is not its embedding is in rows already: its plan has no product of it.
+    if (model.config->tied) copy_head(head_, words.name, *model.config, *model.weights);
   }
   const float alpha = options_.alpha, temperature = options_.temperature;
   const Shape targets{limits.targets};
@@ -51,10 +49,17 @@ ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const Pac
   return r.segment_sum(cost, weight_, segment_, options_.lanes);
 }
 
+void DistillLoss::copy_head(ValueId value, const std::string& name, const ModelConfig& config,
+                            const ModelWeights& weights) {
+  for (const WeightSpec& spec : weight_specs(config))
+    if (spec.name == name) return copies_.push_back({value, spec, &weights});
+  WICK_CHECK(false, name, " is no weight of the model");
+}
+
 MemoryForecast DistillLoss::forecast(const Backend& backend) const {
   MemoryForecast f = forecast_memory(teacher_->plan(), backend);
-  if (own_head_ != kNone)
-    f.weights += backend.weight_bytes(plan_->value(own_head_), WeightForm::kRows);
+  for (const HeadCopy& copy : copies_)
+    f.weights += backend.weight_bytes(plan_->value(copy.value), WeightForm::kRows);
   return f;
 }
 
@@ -72,9 +77,9 @@ void DistillLoss::compile(Backend& backend, Bindings& bindings) {
   bind(teacher, teacher_x_) = backend.allocate(x.dtype, x.shape.elements());
   bind(bindings, x_) = bind(teacher, teacher_x_);
   bind(bindings, head_) = bind(teacher, teacher_->head_weight());
-  if (own_head_ != kNone)
-    bind(bindings, own_head_) = backend.prepare(plan_->value(own_head_), WeightForm::kRows,
-                                                options_.weights->read(own_head_spec_).data());
+  for (const HeadCopy& copy : copies_)
+    bind(bindings, copy.value) = backend.prepare(plan_->value(copy.value), WeightForm::kRows,
+                                                 copy.weights->read(copy.spec).data());
   teacher_program_ = backend.compile(teacher_->plan(), teacher);
 }
 

@@ -34,13 +34,23 @@ class DistillLoss final : public Loss {
   Loss* lane(size_t) override { return this; }
 
  private:
+  // Where products are made by units of bf16 the plans share a head's weights in a form that
+  // kl_head does not read: it gets a copy in rows.
+  struct HeadCopy {
+    ValueId value;
+    WeightSpec spec;
+    const ModelWeights* weights;
+  };
+  void copy_head(ValueId value, const std::string& name, const ModelConfig& config,
+                 const ModelWeights& weights);
+
   DistillOptions options_;
   std::unique_ptr<DecoderPlan> teacher_;
   std::unique_ptr<Program> teacher_program_;
   ValueId teacher_rows_ = kNone, teacher_x_ = kNone;  // of the teacher's plan
   const Plan* plan_ = nullptr;                        // of training, as all below
-  ValueId x_ = kNone, head_ = kNone, own_head_ = kNone, weight_ = kNone, segment_ = kNone;
-  WeightSpec own_head_spec_;
+  ValueId x_ = kNone, head_ = kNone, weight_ = kNone, segment_ = kNone;
+  std::vector<HeadCopy> copies_;
 };
 
 }  // namespace wick

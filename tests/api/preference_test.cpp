@@ -142,6 +142,16 @@ TEST_P(DistillRun, TrainsTheLastBlocksWholeButNotTheHead) {
   const TrainResult r = run(o);
   EXPECT_LT(r.history.back().loss, r.history.front().loss);
 }
+// A model has nothing to learn from itself, in whichever form its device keeps the heads.
+TEST_P(DistillRun, OfItselfStartsAtZero) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    TrainOptions o = options(dtype);
+    o.distill_alpha = 1;
+    o.iters = 1;
+    Model model = Model::load(engine_, {.dtype = dtype});
+    EXPECT_EQ(Trainer(model, o).run().history[0].loss, 0.0) << dtype;
+  }
+}
 INSTANTIATE_TEST_SUITE_P(Whole, DistillRun, testing::Values("distill"));
 
 INSTANTIATE_TEST_SUITE_P(Losses, PreferenceRun,
