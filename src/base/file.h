@@ -37,7 +37,8 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
-// Reads a whole file; `limit` is checked before anything is allocated.
+// Reads a whole file, or a pipe to its end; `limit` is checked before anything is allocated.
+// Throws: kNotFound, kIo; kCorruptFile above the limit.
 std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
 // Writes to a temporary name beside `path`, flushes it to the disk, and renames it over `path` on
