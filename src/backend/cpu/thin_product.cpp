@@ -11,6 +11,12 @@
 // After everything that must not be compiled for its instruction set.
 #include "backend/cpu/finish-inl.h"
 
+#if defined(__clang__)
+#define WICK_UNROLL _Pragma("unroll")
+#else
+#define WICK_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
@@ -67,13 +73,13 @@ void multiply_rows_of(const Operand& x, const char* w, const Finish& f, int64_t 
     for (auto& sum : sums) sum[0] = sum[1] = _mm512_setzero_ps();
     for (int64_t s = 0; s < steps; ++s) {
       const __m512i w0 = _mm512_load_si512(w + s * 64), w1 = _mm512_load_si512(w + 1024 + s * 64);
-#pragma GCC unroll 4
+      WICK_UNROLL
       for (int r = 0; r < R; ++r) {
         sums[r][0] = dot(sums[r][0], w0, pairs[r][s]);
         sums[r][1] = dot(sums[r][1], w1, pairs[r][s]);
       }
     }
-#pragma GCC unroll 4
+    WICK_UNROLL
     for (int r = 0; r < R; ++r) finish_row(f, row + r, col, sums[r][0], sums[r][1]);
   }
 }

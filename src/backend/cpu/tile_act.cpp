@@ -61,6 +61,11 @@ inline __m512 exp_below(__m512 x, __m512 top) {
   return power_of_two(_mm512_max_ps(_mm512_set1_ps(-150.0f), y));
 }
 
+inline Words exps_below(const uint16_t* p, __mmask32 mask, __m512 top) {
+  const Words w = load_or_lowest(p, mask);
+  return {exp_below(w.low, top), exp_below(w.high, top)};
+}
+
 void softmax_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
   alignas(64) float kept[kKept];
   const int64_t d = y.cols;
@@ -74,13 +79,9 @@ void softmax_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
       top1 = _mm512_max_ps(top1, w.high);
     }
     const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(_mm512_max_ps(top0, top1)));
-    auto exps = [&](int64_t i) {
-      const Words w = load_or_lowest(from + i, words_below(d - i));
-      return Words{exp_below(w.low, top), exp_below(w.high, top)};
-    };
     __m512 sum0 = _mm512_setzero_ps(), sum1 = sum0;
     for (int64_t i = 0; i < d; i += 32) {
-      const Words e = exps(i);
+      const Words e = exps_below(from + i, words_below(d - i), top);
       sum0 = _mm512_add_ps(sum0, e.low);
       sum1 = _mm512_add_ps(sum1, e.high);
       if (i >= kKept) continue;
@@ -89,8 +90,8 @@ void softmax_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {
     }
     const __m512 scale = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(_mm512_add_ps(sum0, sum1)));
     for (int64_t i = 0; i < d; i += 32) {
-      const Words e =
-          i < kKept ? Words{_mm512_load_ps(kept + i), _mm512_load_ps(kept + i + 16)} : exps(i);
+      const Words e = i < kKept ? Words{_mm512_load_ps(kept + i), _mm512_load_ps(kept + i + 16)}
+                                : exps_below(from + i, words_below(d - i), top);
       _mm512_mask_storeu_epi16(
           to + i, words_below(d - i),
           round_pairs(_mm512_mul_ps(e.low, scale), _mm512_mul_ps(e.high, scale)));
