@@ -9,8 +9,10 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <vector>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/other_context.h"
 #include "backend/cuda/tuning.h"
 #include "base/check.h"
 
@@ -102,11 +104,74 @@ class Stream {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+// Launches that can be repeated.
+class Graph {
+ public:
+  // Of what `enqueue` puts on the stream; usable() where it says that it did.
+  template <typename F>
+  Graph(cudaStream_t stream, F&& enqueue) {
+    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) return;
+    const bool enqueued = enqueue();
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess && enqueued &&
+        cudaGraphInstantiate(&graph_, graph, 0) != cudaSuccess)
+      graph_ = nullptr;
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+  }
+  Graph(Graph&& other) noexcept : graph_(std::exchange(other.graph_, nullptr)) {}
+  Graph& operator=(Graph&&) = delete;
+  ~Graph() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  }
+  bool usable() const { return graph_ != nullptr; }
+  void launch(cudaStream_t stream) const { succeed(cudaGraphLaunch(graph_, stream), "be tuned"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+// Numbers of 0.03 to 0.5 of both signs, in bf16: what multiplies equal numbers, or zeros, draws
+// less power, and so takes less time.
+void fill(const DeviceBuffer& buffer, cudaStream_t stream) {
+  static const std::vector<uint16_t> numbers = [] {
+    std::vector<uint16_t> all(size_t{1} << 18);
+    uint32_t state = 1;
+    for (uint16_t& x : all) {
+      state = state * 1664525u + 1013904223u;
+      x = static_cast<uint16_t>(0x3d00 + (state >> 16 & 0x1ff) + (state >> 31 << 15));
+    }
+    return all;
+  }();
+  size_t done = std::min(buffer.bytes(), numbers.size() * sizeof numbers[0]);
+  succeed(cudaMemcpyAsync(buffer.address(), numbers.data(), done, cudaMemcpyHostToDevice, stream),
+          "be tuned");
+  for (size_t more = 0; done < buffer.bytes(); done += more) {
+    more = std::min(done, buffer.bytes() - done);
+    succeed(cudaMemcpyAsync(buffer.address() + done, buffer.address(), more,
+                            cudaMemcpyDeviceToDevice, stream),
+            "be tuned");
+  }
+}
+
 class LtBlas final : public Blas {
  public:
   LtBlas(const Api& api, cublasLtHandle_t handle, const std::string& table)
       : api_(api), handle_(handle), table_(table) {}
-  ~LtBlas() override { api_.destroy(handle_); }
+  ~LtBlas() override {
+    settle();
+    api_.destroy(handle_);
+  }
+
+  void settle() const override {
+    std::lock_guard lock(mutex_);
+    if (trying_ != nullptr) {
+      const OtherContext::Visit visit(apart_.get());
+      api_.destroy(trying_);
+    }
+    trying_ = nullptr;
+    apart_ = nullptr;
+  }
 
   std::string version() const override {
     const size_t v = api_.get_version();
@@ -154,8 +219,8 @@ class LtBlas final : public Blas {
                   y.ld};
     cublasLtMatmulAlgo_t algo;
     const size_t bytes = workspace == nullptr ? 0 : kWorkspace;
-    if (!choose(key, {a, b, y, desc, la, lb_asked, ly_asked, bytes}, algo)) return false;
     const float beta = p.accumulate ? 1.0f : 0.0f;
+    if (!choose(key, {a, b, y, desc, la, lb_asked, ly_asked, bytes, beta}, algo)) return false;
     return api_.matmul(handle_, &desc, &p.alpha, b.data, &la, a.data, &lb, &beta, y.data, &ly,
                        y.data, &ly, &algo, workspace, bytes, queue.stream) == CUBLAS_STATUS_SUCCESS;
   }
@@ -175,6 +240,7 @@ class LtBlas final : public Blas {
     cublasLtMatmulDescOpaque_t& desc;
     cublasLtMatrixLayoutOpaque_t &la, &lb, &ly;
     size_t workspace;  // bytes
+    float beta;
   };
 
   bool choose(const Key& key, const Call& call, cublasLtMatmulAlgo_t& algo) const {
@@ -195,11 +261,12 @@ class LtBlas final : public Blas {
       if (exact)
         api_.preference_set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &uncut,
                             sizeof uncut);
+      const int64_t products = call.y.rows * call.y.cols * std::get<8>(key);
+      const bool tries = table_.usable() && !exact && products >= kFewProducts;
       cublasLtMatmulHeuristicResult_t results[kCandidates];
       int found = 0;
       if (api_.heuristic(handle_, &call.desc, &call.la, &call.lb, &call.ly, &call.ly, &preference,
-                         table_.usable() && !exact ? kCandidates : 1, results,
-                         &found) != CUBLAS_STATUS_SUCCESS ||
+                         tries ? kCandidates : 1, results, &found) != CUBLAS_STATUS_SUCCESS ||
           found == 0)
         return false;
       algo = results[found > 1 ? fastest(call, {results, static_cast<size_t>(found)}) : 0].algo;
@@ -230,49 +297,98 @@ class LtBlas final : public Blas {
         key);
   }
 
-  // The candidate with the least time, on operands of its own: the plan's may be in use, and the
-  // caller's stream may be recording.
+  // The candidate with the least time, on operands of its own and in a context of its own: the
+  // plan's may be in use, and the caller's stream may be recording. As in a step, weights come from
+  // memory and launches follow each other in a graph.
   size_t fastest(const Call& call,
                  std::span<const cublasLtMatmulHeuristicResult_t> candidates) const {
+    try {
+      return measured(call, candidates);
+    } catch (const Error&) {  // there is no room for it
+      return 0;
+    }
+  }
+  size_t measured(const Call& call,
+                  std::span<const cublasLtMatmulHeuristicResult_t> candidates) const {
     RelaxedCapture relaxed;
+    if (trying_ == nullptr) {
+      apart_ = OtherContext::make();
+      const OtherContext::Visit visit(apart_.get());
+      if (api_.create(&trying_) != CUBLAS_STATUS_SUCCESS) return 0;
+    }
+    const OtherContext::Visit visit(apart_.get());
     auto bytes = [](const Operand& o) {
       return static_cast<size_t>((o.rows - 1) * o.ld + o.cols) * dtype_bytes(o.dtype);
     };
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    const size_t step = (bytes(call.b) + 255) / 256 * 256;
+    const size_t copies =
+        std::clamp<size_t>(std::min(kColdBytes, free / 4) / step, 1, size_t{kMostRuns});
     Stream stream;
-    const DeviceBuffer a(bytes(call.a), stream.get()), b(bytes(call.b), stream.get()),
+    const DeviceBuffer a(bytes(call.a), stream.get()), b(copies * step, stream.get()),
         y(bytes(call.y), stream.get()), workspace(kWorkspace, stream.get());
-    // Small numbers of every sign: products of zeros take less power, and so less time.
-    for (const DeviceBuffer* buffer : {&a, &b})
-      succeed(cudaMemsetAsync(buffer->address(), 0x3d, buffer->bytes(), stream.get()), "be tuned");
-    const float one = 1.0f, zero = 0.0f;
-    size_t best = 0;
-    float least = INFINITY;
+    fill(a, stream.get());
+    fill(b, stream.get());
+    auto multiply = [&](size_t i, int run) {
+      const float one = 1.0f;
+      return api_.matmul(trying_, &call.desc, &one,
+                         b.address() + static_cast<size_t>(run) % copies * step, &call.la,
+                         a.address(), &call.lb, &call.beta, y.address(), &call.ly, y.address(),
+                         &call.ly, &candidates[i].algo, workspace.address(), kWorkspace,
+                         stream.get()) == CUBLAS_STATUS_SUCCESS;
+    };
+    struct Trial {
+      size_t candidate;
+      Graph graph;
+      float more, least = INFINITY;
+    };
+    std::vector<Trial> trials;
+    int runs = 0;
     for (size_t i = 0; i < candidates.size(); ++i) {
-      float ms = INFINITY;
-      for (int round = 0; round < kRounds; ++round) {
+      if (!multiply(i, 0)) continue;  // which also loads it
+      if (runs == 0) {
         stream.begin();
-        for (int run = 0; run < kRuns; ++run)
-          if (api_.matmul(handle_, &call.desc, &one, b.address(), &call.la, a.address(), &call.lb,
-                          &zero, y.address(), &call.ly, y.address(), &call.ly, &candidates[i].algo,
-                          workspace.address(), kWorkspace, stream.get()) != CUBLAS_STATUS_SUCCESS)
-            round = kRounds;
-        const float took = stream.end();
-        if (round > 0 && round < kRounds) ms = std::min(ms, took);
+        multiply(i, 1);
+        runs = std::clamp(static_cast<int>(kTrial / stream.end()), 2, kMostRuns);
       }
-      // A later candidate must be clearly better, so that noise seldom decides.
-      if (ms < 0.98f * least) {
-        least = ms;
-        best = i;
-      }
+      Graph graph(stream.get(), [&] {
+        bool all = true;
+        for (int run = 0; run < runs; ++run) all = multiply(i, run) && all;
+        return all;
+      });
+      const float more = candidates[i].workspaceSize > 0 ? kMore * static_cast<float>(runs) : 0.0f;
+      if (graph.usable()) trials.push_back({i, std::move(graph), more});
     }
-    return best;
+    float least = INFINITY;
+    for (int round = 0; round < kRounds; ++round)
+      for (Trial& trial : trials) {
+        if (round > 1 && trial.least > kHopeless * least) continue;
+        stream.begin();
+        trial.graph.launch(stream.get());
+        const float took = stream.end() + trial.more;
+        if (round > 0) trial.least = std::min(trial.least, took);
+        least = std::min(least, trial.least);
+      }
+    // Of those that are nearly as fast the first, so that noise seldom decides.
+    for (const Trial& trial : trials)
+      if (trial.least <= kAsGood * least) return trial.candidate;
+    return 0;
   }
 
   static constexpr int64_t kAskedRows = 512;
-  static constexpr int kCandidates = 24, kRounds = 4, kRuns = 4;
+  static constexpr int64_t kFewProducts = int64_t{1} << 25;  // fewer are not tried
+  static constexpr int kCandidates = 40, kRounds = 8, kMostRuns = 16;
+  static constexpr size_t kColdBytes = size_t{160} << 20;  // more than any cache
+  static constexpr float kTrial = 0.2f;                    // milliseconds of launches in a graph
+  // What uses workspace is two launches; between other kernels both cost more than in a row.
+  static constexpr float kMore = 0.002f;
+  static constexpr float kHopeless = 1.1f, kAsGood = 1.005f;
 
   Api api_;
   cublasLtHandle_t handle_;
+  mutable std::unique_ptr<OtherContext> apart_;  // where kernels are tried; null: here
+  mutable cublasLtHandle_t trying_ = nullptr;
   mutable std::mutex mutex_;
   mutable std::map<Key, cublasLtMatmulAlgo_t> chosen_;
   mutable TuningTable table_;

@@ -30,6 +30,9 @@ class Blas {
   // bits, in every later run.
   virtual bool multiply(const Queue& queue, const Product& p, const Operand& a, const Operand& b,
                         const Operand& y, const Operand& bias, void* workspace) const = 0;
+
+  // Gives back what measuring took: a context of its own. After the products of a program.
+  virtual void settle() const = 0;
 };
 
 }  // namespace wick::cuda

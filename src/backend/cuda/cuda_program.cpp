@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/blas.h"
 #include "backend/cuda/skinny.h"
 #include "base/check.h"
 
@@ -60,6 +61,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   }
   const cudaError_t launched = cudaGetLastError();
   const cudaError_t captured = cudaStreamEndCapture(queue_.stream, &graph);
+  if (queue_.blas != nullptr) queue_.blas->settle();
   succeed(launched, "record a step");
   succeed(captured, "capture a plan");
   const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);

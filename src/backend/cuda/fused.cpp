@@ -16,6 +16,15 @@ bool is_columns(const Plan& plan, ValueId part, ValueId all) {
                          p.offset + p.shape.cols() <= a.ld);
 }
 
+// Whether nothing from the first byte of one to its last lies within the other.
+bool apart(const Operand& a, const Operand& b) {
+  auto end = [](const Operand& o) {
+    return o.as<const std::byte>() +
+           ((o.rows - 1) * o.ld + o.cols) * static_cast<int64_t>(dtype_bytes(o.dtype));
+  };
+  return !a || !b || a.as<const std::byte>() >= end(b) || b.as<const std::byte>() >= end(a);
+}
+
 }  // namespace
 
 Fused::Fused(const Plan& plan, std::span<const FlatProgram::Call> calls)
@@ -47,6 +56,21 @@ size_t Fused::adapters_after(size_t step) const {
   return end > step + 2 ? end - step - 1 : 0;
 }
 
+// Whether step `rope` turns the first columns of what product `first` makes, into a place that is
+// free by then. Not where a product of the library stands before the norm before: after it launches
+// come late, and a rope of its own hides the start of attention (decision 021).
+bool Fused::can_turn(size_t first, size_t rope, const FusedProduct& p) const {
+  if (rope >= plan_.steps.size() || (first >= 2 && is_linear(first - 2, OutMode::kWrite)))
+    return false;
+  const Step& s = plan_.steps[rope];
+  const ValueId y = plan_.steps[first].outputs[0].value;
+  if (s.op != Op::kRope || s.dir != Dir::kForward || s.outputs[0].mode != OutMode::kWrite ||
+      !is_columns(plan_, s.inputs[0], y) || column(plan_, s.inputs[0], y) != 0)
+    return false;
+  const Operand& turned = args(rope).out[0];
+  return apart(turned, p.x) && apart(turned, p.h) && apart(turned, p.y);
+}
+
 size_t Fused::enqueue(const Queue& queue, size_t first) const {
   if (queue.arch != Arch::kSm90 || !is_linear(first, OutMode::kWrite)) return 0;
   const StepArgs& product = args(first);
@@ -76,7 +100,16 @@ size_t Fused::enqueue(const Queue& queue, size_t first) const {
     gated.act = attr<GatedActAttr>(plan_.steps[end]).act;
     if (fused_product(queue, gated)) return adding + 2;
   }
-  return adding > 0 && fused_product(queue, p) ? adding + 1 : 0;
+  if (adding == 0) return 0;
+  if (can_turn(first, end, p)) {
+    FusedProduct turned = p;
+    turned.turn = {.turned = args(end).out[0],
+                   .table = args(end).in[1],
+                   .positions = args(end).in[2],
+                   .head_dim = attr<RopeAttr>(plan_.steps[end]).head_dim};
+    if (fused_product(queue, turned)) return adding + 2;
+  }
+  return fused_product(queue, p) ? adding + 1 : 0;
 }
 
 }  // namespace wick::cuda

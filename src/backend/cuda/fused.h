@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A product with what follows it inside (sm_90, bf16): the adapters that add to it, the gated_act
-// of what it makes. Bits are those of the steps, but that a sum is rounded once, when it is whole:
+// or the rope of what it makes. Bits are those of the steps, but that a sum is rounded once, when
+// it is whole:
 //
 //   h = x aᵀ   y = x wᵀ + bias + scale h bᵀ per adapter   made = act(gate) * up, the halves of y
+//   turned = rope(y[:, .. cols of turned)), for few rows
 #pragma once
 
 #include <vector>
@@ -19,17 +21,25 @@ struct FusedAdapter {
   float scale = 1.0f;
 };
 
+struct FusedTurn {
+  Operand turned, table, positions;  // [M, C], cosines and sines of a head by position, [M]
+  int64_t head_dim = 0;
+};
+
 struct FusedProduct {
   Operand x, w, bias, y;  // [M, K], [N, K], none or [N], [M, N]
   Operand made = {};      // [M, N / 2], or none: no gate
   Act act = Act::kSilu;
   Operand a = {}, h = {};  // [R, K] f32, [M, R]; none without adapters
   std::vector<FusedAdapter> adapters = {};
+  FusedTurn turn = {};
 };
 
 // False, having done nothing, where the operands are not as it wants them, or where the single
 // steps are faster.
 bool fused_product(const Queue& queue, const FusedProduct& p);
+// The same for few rows, in small tiles; operands as fused_product() checks them.
+bool small_adapted(const Queue& queue, const FusedProduct& p);
 
 // Which steps of a plan are such products.
 class Fused {
@@ -42,6 +52,7 @@ class Fused {
  private:
   const StepArgs& args(size_t step) const { return calls_[step].args; }
   bool is_linear(size_t step, OutMode mode) const;
+  bool can_turn(size_t first, size_t rope, const FusedProduct& p) const;
   size_t adapters_after(size_t step) const;
 
   const Plan& plan_;

@@ -92,26 +92,6 @@ __device__ inline void ask_for_map(const CUtensorMap& map) {
 #endif
 }
 
-template <int Tiles>
-__device__ __forceinline__ void multiply(float (&d)[Tiles][4], uint64_t left, uint64_t right) {
-  if constexpr (Tiles == 32)
-    group_multiply_256(d, left, right, true);
-  else if constexpr (Tiles == 22)
-    group_multiply_176(d, left, right, true);
-  else if constexpr (Tiles == 20)
-    group_multiply_160(d, left, right, true);
-  else if constexpr (Tiles == 18)
-    group_multiply_144(d, left, right, true);
-  else if constexpr (Tiles == 16)
-    group_multiply_128(d, left, right, true);
-  else if constexpr (Tiles == 12)
-    group_multiply_96(d, left, right, true);
-  else if constexpr (Tiles == 10)
-    group_multiply_80(d, left, right, true);
-  else
-    group_multiply_64(d, left, right, true);
-}
-
 using Four = Pack<float, 4>;
 using EightOf = Pack<uint32_t, 4>;  // neighbours of a row
 template <typename T>

@@ -182,6 +182,8 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
   for (const FusedAdapter& a : p.adapters)
     if (a.b.cols > kSkinny || !fits(a.b, DType::kF32)) return false;
   if (p.h && p.h.dtype != DType::kBF16) return false;
+  if (small_adapted(queue, p)) return true;
+  if (p.turn.head_dim > 0) return false;
   const FusedForm form = choose(queue, p);
   if (adapters_met(p, form.cols) > kMostMet) return false;
   if (p.made)

@@ -189,7 +189,8 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
         const uint64_t cols_at = panel_at(left_at(stage) + kFusedLeft);
         group_begin();
 #pragma unroll
-        for (int i = 0; i < kFusedDepth / 16; ++i) multiply(d, rows_at + 2 * i, cols_at + 2 * i);
+        for (int i = 0; i < kFusedDepth / 16; ++i)
+          multiply_panels<8 * S::kTiles>(d, rows_at + 2 * i, cols_at + 2 * i, true);
         group_commit();
         if (k > k_begin) {
           group_wait<1>();

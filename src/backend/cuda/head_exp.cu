@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         group_begin();
 #pragma unroll
         for (int i = 0; i < kDepth / 16; ++i)
-          group_multiply_256(d, rows_at + 2 * i, words_at + 2 * i, k > 0 || i > 0);
+          multiply_panels<256>(d, rows_at + 2 * i, words_at + 2 * i, k > 0 || i > 0);
         group_commit();
         if (k > 0) {
           group_wait<1>();

@@ -133,9 +133,10 @@ struct Adapted {
   int64_t rows, depth, cols;
   bool bias, gated;
   std::vector<Part> parts;
+  int64_t turned = 0, head = 64;  // columns that rope turns
 };
 
-// y = x wᵀ + bias + scale (x aᵀ) bᵀ per part, and the gate of it.
+// y = x wᵀ + bias + scale (x aᵀ) bᵀ per part, and the gate of it, or the rope of its first columns.
 void run(Backend& backend, const Adapted& s) {
   constexpr float kScale = 1.5f;
   int64_t ranks = 0, count = 0;
@@ -160,6 +161,11 @@ void run(Backend& backend, const Adapted& s) {
   plan.results = {y, h};
   const ValueId made = s.gated ? r.gated_act(y, Act::kSilu) : kNone;
   if (s.gated) plan.results.push_back(made);
+  const ValueId table = r.feed("table", {s.rows, s.head}, DType::kF32);
+  const ValueId positions = r.feed("positions", {s.rows}, DType::kI32);
+  const ValueId turned =
+      s.turned > 0 ? r.rope(r.cols(y, 0, s.turned), table, positions, s.head) : kNone;
+  if (s.turned > 0) plan.results.push_back(turned);
   fuse(plan);
 
   const auto xs = random(s.rows * s.depth, 1, 1.0f), bs = random(s.cols, 2, 1.0f);
@@ -178,6 +184,11 @@ void run(Backend& backend, const Adapted& s) {
   bindings[static_cast<size_t>(params)] = buffer;
   const std::unique_ptr<Program> program = backend.compile(plan, bindings, nullptr);
   program->feed(x, narrow(xs).data(), 2 * xs.size());
+  const std::vector<float> angles = random(s.rows * s.head, 5, 1.0f);
+  std::vector<int32_t> places;
+  for (int64_t m = 0; m < s.rows; ++m) places.push_back(static_cast<int32_t>(m * 7 % s.rows));
+  program->feed(table, angles.data(), 4 * angles.size());
+  program->feed(positions, places.data(), 4 * places.size());
   program->run();
   program->wait();
   auto read = [&](ValueId id) {
@@ -211,6 +222,20 @@ void run(Backend& backend, const Adapted& s) {
   }
   expect_near(got_h, want_h, "h");
   expect_near(got_y, want_y, "y");
+  std::vector<double> want_turned;
+  for (int64_t m = 0; m < s.rows; ++m)
+    for (int64_t n = 0; n < s.turned; ++n) {
+      const int64_t half = s.head / 2, local = n % s.head;
+      const auto at = static_cast<size_t>(m * s.cols + n);
+      const float* angle = &angles[static_cast<size_t>(places[static_cast<size_t>(m)] * s.head)];
+      const double cosine = angle[local % half], sine = angle[half + local % half];
+      want_turned.push_back(local < half
+                                ? to_float(got_y[at]) * cosine -
+                                      to_float(got_y[at + static_cast<size_t>(half)]) * sine
+                                : to_float(got_y[at]) * cosine +
+                                      to_float(got_y[at - static_cast<size_t>(half)]) * sine);
+    }
+  if (s.turned > 0) expect_near(read(turned), want_turned, "turned");
   if (!s.gated) return;
   for (int64_t m = 0; m < s.rows; ++m)
     for (int64_t n = 0; n < s.cols / 2; ++n) {
@@ -248,6 +273,13 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
       {391, 72, 528, false, true, {{0, 264, 4}, {264, 264, 8}}},
       {1100, 136, 1424, false, true, {{0, 712, 24}, {712, 712, 8}}},
       {1400, 136, 1424, false, true, {{0, 712, 8}, {712, 712, 8}}},
+      {300, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 1024},
+      {2100, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 1024},
+      {2100, 136, 768, true, false, {{0, 512, 8}, {512, 256, 8}}, 512, 128},
+      {300, 136, 96, false, false, {{0, 96, 8}}, 64, 32},
+      {512, 264, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 1024},
+      {500, 328, 576, false, false, {{0, 576, 16}}, 512},
+      {449, 272, 640, true, false, {{64, 320, 16}, {448, 64, 8}}},
   };
   for (const Adapted& s : all) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
