@@ -45,7 +45,7 @@ struct Row {
   float most = 0;             // of the row
   float x[N > 0 ? N : 1];     // NaN beyond the row
   uint32_t w[N > 0 ? N : 1];  // weights' bits, after weigh(); then what draw() makes of them
-  bool refined = false;
+  bool refined = false, weighs = false;  // histograms: were made finer; have masses
 
   __device__ void load() {
     if constexpr (N > 0) {
@@ -129,15 +129,17 @@ struct Row {
   // ---- histograms
 
   __device__ void clear(int buckets) const {
-    for (int i = threadIdx.x; i < buckets; i += kThreads) {
-      s.tally[i] = {0, 0};
-      s.carry[i] = 0;
+    for (int i = 4 * threadIdx.x; i < buckets; i += 4 * kThreads) {
+      constexpr Pack<uint32_t, 4> kZeros{};
+      store(s.count + i, kZeros);
+      store(s.sum + i, kZeros);
+      store(s.carry + i, kZeros);
     }
   }
   __device__ void add(int bucket, uint32_t count, uint64_t sum) const {
-    atomicAdd(&s.tally[bucket].x, count);
+    atomicAdd(s.count + bucket, count);
     const auto low = static_cast<uint32_t>(sum);
-    const uint32_t old = atomicAdd(&s.tally[bucket].y, low);
+    const uint32_t old = atomicAdd(s.sum + bucket, low);
     const uint32_t high = static_cast<uint32_t>(sum >> 32) + (old + low < old ? 1u : 0u);
     if (high != 0) atomicAdd(s.carry + bucket, high);
   }
@@ -156,12 +158,17 @@ struct Row {
     if (t / 32 * 32 < 4 * groups) {
       Tally x{};
       if (group < groups) {
+        const int first_bucket = group * kGroup + part * (kGroup / 4);
 #pragma unroll
-        for (int i = 0; i < kGroup / 4; ++i) {
-          const int bucket = group * kGroup + part * (kGroup / 4) + i;
-          const uint2 two = s.tally[bucket];
-          if (two.x > 0)
-            x = x + Tally{mass_of(bucket, {two.x, two.y, s.carry[bucket]}, coarse), two.x};
+        for (int i = 0; i < kGroup / 4; i += 4) {
+          const auto count = cuda::load<4>(s.count + first_bucket + i);
+          const auto sum = cuda::load<4>(s.sum + first_bucket + i);
+          const auto carry = cuda::load<4>(s.carry + first_bucket + i);
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+            x = x +
+                Tally{mass_of(first_bucket + i + j, {count.at[j], sum.at[j], carry.at[j]}, coarse),
+                      count.at[j]};
         }
       }
       x = x + across(x, 1);
@@ -182,6 +189,7 @@ struct Row {
     Scan scan{{}, {}, {}, groups - 1 - t};
     if (warp < 4) {
       if (scan.group >= 0)
+#pragma unroll 8
         for (int rank = 0; rank < a.blocks; ++rank)
           scan.own = scan.own + s.groups[rank][scan.group];
       const Tally to = warp_scan(scan.own);
@@ -231,7 +239,15 @@ struct Row {
     uint64_t mass = 0;
     each_weight([&](int, uint32_t b) {
       if (b >= a.least) {
-        add(static_cast<int>((b - a.least) >> kBucketBits) + 1, 1, b & ((1u << kBucketBits) - 1));
+        const int bucket = static_cast<int>((b - a.least) >> kBucketBits) + 1;
+        const uint32_t rest = b & ((1u << kBucketBits) - 1);
+        if (N > 0 || !weighs) {
+          static_assert(N << kBucketBits < (int64_t{1} << 32) / kThreads, "a carry");
+          atomicAdd(s.count + bucket, 1u);
+          if (weighs) atomicAdd(s.sum + bucket, rest);
+        } else {
+          add(bucket, 1, rest);
+        }
       } else if (b >= kLeastWeight) {  // most of them, and all would add to one place
         ++count;
         mass += counted(b);
@@ -330,11 +346,12 @@ struct Row {
 
   // The least key that top-k and top-p keep.
   __device__ uint64_t filter(int top_k, float top_p) {
+    weighs = top_p < 1.0f;
     Scan scan = coarse();
     uint64_t cut = 0, kept = scan.all.mass;
     if (top_k > 0 && static_cast<uint32_t>(top_k) < scan.all.count)
       cut = find(scan, {static_cast<uint32_t>(top_k), 0}, 0, kept);
-    if (!(top_p < 1.0f)) return cut;
+    if (!weighs) return cut;
     if (refined) {
       barrier();
       clear(kBuckets);

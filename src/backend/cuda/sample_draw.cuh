@@ -76,8 +76,7 @@ struct Bucket {
 };
 
 struct DrawShared {
-  uint2 tally[kBuckets];  // of this block: count, sum
-  uint32_t carry[kBuckets];
+  alignas(16) uint32_t count[kBuckets], sum[kBuckets], carry[kBuckets];  // of this block
   Tally groups[kMostBlocks][kGroups];
   uint64_t shares[kMostBlocks * kDrawWarps];
   uint32_t most[kMostBlocks * kDrawWarps];
@@ -143,14 +142,14 @@ __device__ inline uint64_t peek(const uint64_t* p, int rank) {
 __device__ inline Bucket peek(const DrawShared& s, int bucket, int rank) {
   Bucket x;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("ld.shared::cluster.v2.u32 {%0, %1}, [%2];"
-               : "=r"(x.count), "=r"(x.sum)
-               : "r"(cluster_address(s.tally + bucket, rank)));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];"
-               : "=r"(x.carry)
-               : "r"(cluster_address(s.carry + bucket, rank)));
+  auto at = [&](const uint32_t* p) {
+    uint32_t y;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(y) : "r"(cluster_address(p, rank)));
+    return y;
+  };
+  x = {at(s.count + bucket), at(s.sum + bucket), at(s.carry + bucket)};
 #else
-  x = {s.tally[bucket].x, s.tally[bucket].y, s.carry[bucket]};
+  x = {s.count[bucket], s.sum[bucket], s.carry[bucket]};
 #endif
   return x;
 }
