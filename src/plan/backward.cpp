@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "plan/recorder.h"
+#include "plan/sums_last.h"
 
 namespace wick {
 
@@ -391,6 +392,7 @@ void backward(Recorder& recorder, ValueId loss, ValueId params, ValueId grads) {
   Reverser(recorder, params, grads).run(loss);
   plan.results.push_back(loss);
   remove_dead_steps(plan);
+  sums_last(plan);
 }
 
 }  // namespace wick

@@ -67,7 +67,7 @@ constexpr Candidate kTable[] = {
 
 }  // namespace
 
-bool attention_rope_bwd(const StepArgs& attention, const StepArgs& rope) {
+bool attention_rope_bwd(const StepArgs& attention, const StepArgs& rope, bool has_stats) {
   const AttentionAttr& a = attr<AttentionAttr>(*attention.step);
   const Operand &table = rope.in[1], &made = rope.out[0];
   std::vector<Operand> out(attention.out.begin(), attention.out.end());
@@ -85,8 +85,8 @@ bool attention_rope_bwd(const StepArgs& attention, const StepArgs& rope) {
   if (turned.in[1].rows == 0 || made.dtype != DType::kBF16 || !by_mma(turned) || !aligned(turned) ||
       !attention_bulk_serves(a, queue(turned).arch) || !aligned16(table))
     return false;
-  return attention_bwd_bulk(turned,
-                            {cuda::rows<const float>(table), rope.in[2].as<const int32_t>()});
+  return attention_bwd_bulk(
+      turned, {cuda::rows<const float>(table), rope.in[2].as<const int32_t>()}, has_stats);
 }
 
 Candidates attention_candidates(Arch arch) {

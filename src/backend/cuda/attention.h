@@ -58,7 +58,9 @@ struct AttentionStats {
     return divide_up(tokens, kAttentionBlock) * kAttentionBlock;
   }
 };
-// Takes the operands of attention_bwd; `scratch` holds AttentionStats::bytes().
+// Take the operands of attention_bwd; `scratch` holds AttentionStats::bytes(). The first only says
+// where they will be.
+AttentionStats attention_stats_at(const StepArgs& args, void* scratch);
 AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch);
 
 template <typename T>
@@ -122,7 +124,9 @@ bool attention_bwd_mma(const StepArgs& args);
 // function for its maps.
 bool attention_bulk_serves(const AttentionAttr& attr, Arch arch);
 bool attention_fwd_bulk(const StepArgs& args);  // causal_self alone
-bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn = {});
+// `has_stats`: scratch holds them, the factor being kLog2E.
+bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn = {},
+                        bool has_stats = false);
 // The keys that row t looks at, of those that exist.
 struct KeyRange {
   int low, high;

@@ -454,7 +454,7 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
 int cluster_of(int64_t units, int sms) { return units <= sms / 2 ? 4 : units <= 2 * sms ? 2 : 1; }
 
 template <int E>
-bool launch(const StepArgs& args, const AttentionTurn& turn) {
+bool launch(const StepArgs& args, const AttentionTurn& turn, bool has_stats) {
   using S = BwdBulkShape<E>;
   const Queue& to = queue(args);
   BwdMaps maps;
@@ -462,7 +462,8 @@ bool launch(const StepArgs& args, const AttentionTurn& turn) {
       !make_map(args.in[2], 64, 64, maps.k) || !make_map(args.in[3], 64, 64, maps.v) ||
       !allow_shared(bwd_bulk<E>, S::kBytes))
     return false;
-  const AttentionStats stats = attention_stats(args, kLog2E, args.scratch);
+  const AttentionStats stats = has_stats ? attention_stats_at(args, args.scratch)
+                                         : attention_stats(args, kLog2E, args.scratch);
   BwdBulkArgs a{attention_bwd_args<Bf16>(args, stats)};
   a.scale2 = a.scale * kLog2E;
   a.turn = turn;
@@ -487,9 +488,9 @@ bool attention_bulk_serves(const AttentionAttr& attr, Arch arch) {
   return arch == Arch::kSm90 && (attr.head_dim == 64 || attr.head_dim == 128);
 }
 
-bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn) {
-  return attr<AttentionAttr>(*args.step).head_dim == 64 ? launch<64>(args, turn)
-                                                        : launch<128>(args, turn);
+bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn, bool has_stats) {
+  return attr<AttentionAttr>(*args.step).head_dim == 64 ? launch<64>(args, turn, has_stats)
+                                                        : launch<128>(args, turn, has_stats);
 }
 
 }  // namespace wick::cuda

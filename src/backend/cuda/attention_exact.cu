@@ -309,14 +309,21 @@ dim3 grid_of(int rows, int per_block, int heads) {
 
 }  // namespace
 
-AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch) {
-  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
-  const int64_t tokens = args.in[1].rows, padded = AttentionStats::padded_rows(tokens);
+AttentionStats attention_stats_at(const StepArgs& args, void* scratch) {
+  const int64_t heads = attr<AttentionAttr>(*args.step).heads;
+  const int64_t padded = AttentionStats::padded_rows(args.in[1].rows);
   AttentionStats to{};
   to.padded = static_cast<int>(padded);
   to.lse = static_cast<float*>(scratch);
-  to.delta = to.lse + a.heads * padded;
-  to.low = reinterpret_cast<int32_t*>(to.delta + a.heads * padded);
+  to.delta = to.lse + heads * padded;
+  to.low = reinterpret_cast<int32_t*>(to.delta + heads * padded);
+  return to;
+}
+
+AttentionStats attention_stats(const StepArgs& args, float factor, void* scratch) {
+  const AttentionAttr& a = attr<AttentionAttr>(*args.step);
+  const AttentionStats to = attention_stats_at(args, scratch);
+  const int64_t tokens = args.in[1].rows, padded = to.padded;
   const dim3 blocks(static_cast<unsigned>(divide_up(padded * 8, kThreads)),
                     static_cast<unsigned>(a.heads));
   auto start = [&](auto* type, auto kernel) {

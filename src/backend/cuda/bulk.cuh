@@ -103,40 +103,48 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column,
 #define WICK_SUMS_256 \
   WICK_SUMS_176, WICK_SUMS(22), WICK_SUMS(24), WICK_SUMS(26), WICK_SUMS(28), WICK_SUMS(30)
 // `cols` columns; then the numbers of the operands behind the sums.
-#define WICK_MULTIPLY(cols, numbers, sums, l, r, a)                                          \
+#define WICK_MULTIPLY(cols, numbers, sums, l, r, a, t)                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a                                       \
                ", 0;\nwgmma.mma_async.sync.aligned.m64n" #cols "k16.f32.bf16.bf16 {" numbers \
-               "}, %" #l ", %" #r ", p, 1, 1, 0, 0;\n}\n"                                    \
+               "}, %" #l ", %" #r ", p, 1, 1, 0, %" #t ";\n}\n"                              \
                : sums                                                                        \
-               : "l"(left), "l"(right), "r"(int{add}))
+               : "l"(left), "l"(right), "r"(int{add}), "n"(int{Turned}))
 
-// d [64, Cols] (+)= left * right, both panels whose rows are theirs (attention_wgmma.cuh).
-template <int Cols>
+// d [64, Cols] (+)= left * right, both panels (attention_wgmma.cuh). Rows of the right ones are the
+// columns or, Turned, the depth: then panels of 64 columns follow each other (turned_panels_at).
+template <int Cols, bool Turned = false>
 __device__ __forceinline__ void multiply_panels(float (&d)[Cols / 8][4], uint64_t left,
                                                 uint64_t right, bool add) {
 #ifdef WICK_WGMMA
   if constexpr (Cols == 64)
-    WICK_MULTIPLY(64, WICK_NUMBERS_24, WICK_SUMS_64, 32, 33, 34);
+    WICK_MULTIPLY(64, WICK_NUMBERS_24, WICK_SUMS_64, 32, 33, 34, 35);
   else if constexpr (Cols == 80)
-    WICK_MULTIPLY(80, WICK_NUMBERS_32, WICK_SUMS_80, 40, 41, 42);
+    WICK_MULTIPLY(80, WICK_NUMBERS_32, WICK_SUMS_80, 40, 41, 42, 43);
   else if constexpr (Cols == 96)
-    WICK_MULTIPLY(96, WICK_NUMBERS_40, WICK_SUMS_96, 48, 49, 50);
+    WICK_MULTIPLY(96, WICK_NUMBERS_40, WICK_SUMS_96, 48, 49, 50, 51);
   else if constexpr (Cols == 128)
-    WICK_MULTIPLY(128, WICK_NUMBERS_56, WICK_SUMS_128, 64, 65, 66);
+    WICK_MULTIPLY(128, WICK_NUMBERS_56, WICK_SUMS_128, 64, 65, 66, 67);
   else if constexpr (Cols == 144)
-    WICK_MULTIPLY(144, WICK_NUMBERS_64, WICK_SUMS_144, 72, 73, 74);
+    WICK_MULTIPLY(144, WICK_NUMBERS_64, WICK_SUMS_144, 72, 73, 74, 75);
   else if constexpr (Cols == 160)
-    WICK_MULTIPLY(160, WICK_NUMBERS_72, WICK_SUMS_160, 80, 81, 82);
+    WICK_MULTIPLY(160, WICK_NUMBERS_72, WICK_SUMS_160, 80, 81, 82, 83);
   else if constexpr (Cols == 176)
-    WICK_MULTIPLY(176, WICK_NUMBERS_80, WICK_SUMS_176, 88, 89, 90);
+    WICK_MULTIPLY(176, WICK_NUMBERS_80, WICK_SUMS_176, 88, 89, 90, 91);
   else if constexpr (Cols == 256)
-    WICK_MULTIPLY(256, WICK_NUMBERS_120, WICK_SUMS_256, 128, 129, 130);
+    WICK_MULTIPLY(256, WICK_NUMBERS_120, WICK_SUMS_256, 128, 129, 130, 131);
   else
     static_assert(Cols == 0, "no such product is written out");
 #endif
 }
 #undef WICK_MULTIPLY
 #undef WICK_SUMS
+
+// Describes panels of 64 rows and 64 columns side by side, whose rows are the depth of a right
+// operand: p is advanced by 16 rows for the next 16 of it.
+__device__ inline uint64_t turned_panels_at(uint32_t address) {
+  constexpr uint64_t kPanel = 64 * 128 >> 4, kEightRows = 1024 >> 4, kSwizzle128 = 1;
+  return (address & 0x3ffff) >> 4 | kPanel << 16 | kEightRows << 32 | kSwizzle128 << 62;
+}
 
 // Of four lanes' four words: lane t gets word t of each, in the order of the lanes.
 __device__ __forceinline__ void turn_quad(uint32_t (&w)[4], int t) {

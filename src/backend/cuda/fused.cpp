@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/fused.h"
 
+#include "backend/cuda/apart.h"
 #include "backend/cuda/skinny.h"
 
 namespace wick::cuda {
@@ -14,15 +15,6 @@ bool is_columns(const Plan& plan, ValueId part, ValueId all) {
   const Value &p = plan.value(part), &a = plan.value(all);
   return part == all || (p.root == all && p.ld == a.ld && p.shape.rows() == a.shape.rows() &&
                          p.offset + p.shape.cols() <= a.ld);
-}
-
-// Whether nothing from the first byte of one to its last lies within the other.
-bool apart(const Operand& a, const Operand& b) {
-  auto end = [](const Operand& o) {
-    return o.as<const std::byte>() +
-           ((o.rows - 1) * o.ld + o.cols) * static_cast<int64_t>(dtype_bytes(o.dtype));
-  };
-  return !a || !b || a.as<const std::byte>() >= end(b) || b.as<const std::byte>() >= end(a);
 }
 
 }  // namespace

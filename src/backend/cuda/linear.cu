@@ -5,6 +5,7 @@
 #include "backend/cuda/codes.cuh"
 #include "backend/cuda/matvec.h"
 #include "backend/cuda/skinny.h"
+#include "backend/cuda/small_product.h"
 #include "backend/cuda/token_sums.h"
 
 namespace wick::cuda {
@@ -63,6 +64,7 @@ void linear_fwd(const StepArgs& args) {
   if (defer_product(q, p, x, w, y, bias)) return;
   flush(q);
   if (matvec(q, p.alpha, p.accumulate, x, w, bias, y)) return;
+  if (!bias && small_product(q, {.how = p, .a = x, .b = w, .y = y})) return;
   product(q, p, x, w, y, args.scratch, bias);
 }
 
@@ -81,7 +83,8 @@ void linear_bwd(const StepArgs& args) {
         (w.rows <= kSkinny && wide_product(q, p.alpha, p.accumulate, true, dy, w, dx));
     if (!done) {
       flush(q);
-      product(q, p, dy, w, dx, args.scratch);
+      if (!small_product(q, {.how = p, .a = dy, .b = w, .y = dx}))
+        product(q, p, dy, w, dx, args.scratch);
     }
   }
   if (dw && dw.elements() > 0) {

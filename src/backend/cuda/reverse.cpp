@@ -6,6 +6,7 @@
 
 #include "backend/cuda/attention_rope.h"
 #include "backend/cuda/skinny.h"
+#include "backend/cuda/small_product.h"
 #include "backend/cuda/token_sums.h"
 
 namespace wick::cuda {
@@ -44,8 +45,8 @@ size_t Reverse::enqueue_sums(const Queue& queue, size_t first) const {
   return !sums.empty() && token_sums(queue, sums, args(end - 1).scratch) ? end - first : 0;
 }
 
-size_t Reverse::enqueue_attention(const Queue& queue, size_t first) const {
-  if (!is(first, Op::kAttention) || !is(first + 1, Op::kRope)) return 0;
+bool Reverse::turns_back(size_t first) const {
+  if (!is(first, Op::kAttention) || !is(first + 1, Op::kRope)) return false;
   const Step &attention = plan_.steps[first], &rope = plan_.steps[first + 1];
   const AttentionAttr& a = attr<AttentionAttr>(attention);
   const ValueId dq = attention.outputs[0].value, dk = attention.outputs[1].value,
@@ -56,21 +57,60 @@ size_t Reverse::enqueue_attention(const Queue& queue, size_t first) const {
       attr<RopeAttr>(rope).head_dim != a.head_dim || rope.outputs[0].mode != OutMode::kWrite ||
       // Where it is written the step before must have the room.
       plan_.root(rope.outputs[0].value) != plan_.root(dv))
-    return 0;
+    return false;
   // Nobody else sees what is not turned back.
   auto reads = [&](const Step& s) {
     return std::any_of(s.inputs.begin(), s.inputs.end(),
                        [&](ValueId v) { return v != kNone && plan_.root(v) == turned; });
   };
-  if (std::count_if(plan_.steps.begin(), plan_.steps.end(), reads) != 1) return 0;
+  return std::count_if(plan_.steps.begin(), plan_.steps.end(), reads) == 1;
+}
+
+size_t Reverse::enqueue_attention(const Queue& queue, size_t first) const {
+  if (!turns_back(first)) return 0;
   flush(queue);
   return attention_rope_bwd(args(first), args(first + 1)) ? 2 : 0;
 }
 
+// The reverse of a product that makes dx alone.
+bool Reverse::is_gradient(size_t step) const {
+  return is(step, Op::kLinear) && args(step).in[2] && args(step).out[0] && !args(step).out[1] &&
+         !args(step).out[2];
+}
+
+size_t Reverse::enqueue_product(const Queue& queue, size_t first) const {
+  if (!is_gradient(first)) return 0;
+  SmallProduct p{};
+  size_t at = first;
+  const ValueId dx = plan_.steps[first].outputs[0].value;
+  const bool adapted = args(first).in[2].rows <= kSkinny && !args(first).accumulates(0) &&
+                       is_gradient(first + 1) && plan_.steps[first + 1].outputs[0].value == dx &&
+                       args(first + 1).accumulates(0);
+  if (adapted) {
+    p.more = args(first).in[0];
+    p.more_b = args(first).in[2];
+    p.scale = attr<LinearAttr>(plan_.steps[first]).scale;
+    ++at;
+  }
+  const StepArgs& product = args(at);
+  p.how = {Trans::kNN, attr<LinearAttr>(plan_.steps[at]).scale, !adapted && product.accumulates(0)};
+  p.a = product.in[0];
+  p.b = product.in[2];
+  p.y = product.out[0];
+  if (is(at + 1, Op::kAttention) && plan_.steps[at + 1].inputs[0] == dx && turns_back(at + 1)) {
+    p.attention = &args(at + 1);
+    if (small_product(queue, p))
+      return at - first + (attention_rope_bwd(args(at + 1), args(at + 2), true) ? 3 : 1);
+    p.attention = nullptr;
+  }
+  return adapted && small_product(queue, p) ? 2 : 0;
+}
+
 size_t Reverse::enqueue(const Queue& queue, size_t first) const {
   if (queue.arch != Arch::kSm90) return 0;
-  const size_t made = enqueue_sums(queue, first);
-  return made > 0 ? made : enqueue_attention(queue, first);
+  if (const size_t made = enqueue_sums(queue, first)) return made;
+  if (const size_t made = enqueue_attention(queue, first)) return made;
+  return enqueue_product(queue, first);
 }
 
 }  // namespace wick::cuda

@@ -3,6 +3,8 @@
 //
 //   linear · linear …    adapters of one product: dh and dB of all of them in one reading of dy
 //   attention · rope     dq and dk are turned back as they leave
+//   linear · linear      dx = dh A, and the product that adds to it
+//   linear · attention · rope   what attention needs to know of its gradient is made with it
 #pragma once
 
 #include "backend/cuda/queue.h"
@@ -23,7 +25,10 @@ class Reverse {
   bool is(size_t step, Op op) const;
   bool is_adapter(size_t step) const;
   size_t enqueue_sums(const Queue& queue, size_t first) const;
+  bool is_gradient(size_t step) const;
+  bool turns_back(size_t attention) const;
   size_t enqueue_attention(const Queue& queue, size_t first) const;
+  size_t enqueue_product(const Queue& queue, size_t first) const;
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kSmallThreads)
                          const __grid_constant__ Args a) {
   extern __shared__ unsigned char memory[];
   let_next_start();
-  SmallRing ring(memory, a.stages, a.rows, a.depth);
+  SmallRing<false> ring(memory, a.stages, a.rows, a.depth);
   const bool multiplies = threadIdx.x < kSmallMultipliers;
   if (ring.is_producer()) ring.begin(right);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -199,7 +199,7 @@ bool start(const Queue& queue, const FusedProduct& p, Args a, int64_t tiles) {
   const int steps = static_cast<int>(divide_up(p.x.cols, kBulkDepth));
   const int most = tiles > queue.sms ? kHalfShared : kMostShared;
   const int panels = steps * 1024 * RankTiles;  // of A
-  auto bytes = [&](int stages) { return SmallRing::bytes(stages) + 1024 + panels; };
+  auto bytes = [&](int stages) { return SmallRing<false>::bytes(stages) + 1024 + panels; };
   a.stages = std::min(steps, kSmallMostStages);
   while (a.stages > 3 && bytes(a.stages) > most) --a.stages;
   CUtensorMap left, right;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The panels of a product in tiles of 64 x 64: a block makes one tile; a warp asks the copy engine
-// for panels, as many at once as shared memory holds, and a group of four multiplies them in the
-// order of the depth. Panels of weights are asked for before the kernel before is done.
+// What products in tiles of 64 x 64 share: a block makes one tile; a warp asks the copy engine for
+// panels, as many at once as shared memory holds, and a group of four multiplies them in the order
+// of the depth. Panels of weights are asked for before the kernel before is done.
 #pragma once
 
 #include "backend/cuda/bulk.cuh"
@@ -15,6 +15,8 @@ constexpr int kSmallMostStages = 13;
 constexpr int kSmallMultipliers = 128, kSmallThreads = kSmallMultipliers + 32;
 using Eight = Pack<uint32_t, 4>;  // neighbours of a row
 
+// Turned: the right operand is [K, N].
+template <bool Turned>
 struct SmallRing {
   static constexpr int bytes(int stages) { return stages * (kSmallStage + 16) + 1024; }
 
@@ -45,7 +47,10 @@ struct SmallRing {
   __device__ bool is_producer() const { return threadIdx.x == kSmallMultipliers; }
 
   __device__ void copy_right(const CUtensorMap& right, int k, int to) const {
-    copy_box(right_at(to), right, k * kBulkDepth, n0, full(to));
+    if constexpr (Turned)
+      copy_box(right_at(to), right, n0, k * kBulkDepth, full(to));
+    else
+      copy_box(right_at(to), right, k * kBulkDepth, n0, full(to));
   }
   // By the producer: the first before, the second after the kernel before is done.
   __device__ void begin(const CUtensorMap& right) const {
@@ -80,7 +85,8 @@ struct SmallRing {
       group_begin();
 #pragma unroll
       for (int i = 0; i < kBulkDepth / 16; ++i) {
-        multiply_panels<kSmallSide>(d, rows_at + 2 * i, cols_at + 2 * i, true);
+        multiply_panels<kSmallSide, Turned>(d, rows_at + 2 * i, cols_at + (Turned ? 128 : 2) * i,
+                                            true);
         more(k, i, rows_at + 2 * i);
       }
       group_commit();

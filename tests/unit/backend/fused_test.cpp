@@ -288,5 +288,121 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
   }
 }
 
+// The gradient of what attention made, by a product; then the reverse of attention and of the rope
+// before it.
+struct Reversed {
+  std::vector<bf16> d, gradient;  // [T, (H + 2K) E], of the product
+};
+// `ranks`: of an adapter that adds to the product; 0: none.
+Reversed reverse_of(Backend& backend, int64_t rows, int64_t heads, int64_t kv_heads,
+                    int64_t ranks) {
+  constexpr int64_t kHead = 64;
+  const int64_t q_cols = heads * kHead, k_cols = kv_heads * kHead;
+  Plan plan;
+  Recorder r(plan, true, DType::kBF16);
+  const ValueId qkv = r.feed("qkv", {rows, q_cols + 2 * k_cols}, DType::kBF16);
+  const ValueId table = r.feed("table", {rows, kHead}, DType::kF32);
+  const ValueId positions = r.feed("positions", {rows}, DType::kI32);
+  const ValueId begin = r.feed("begin", {rows}, DType::kI32);
+  const ValueId end = r.feed("end", {rows}, DType::kI32);
+  const ValueId dy = r.feed("dy", {rows, q_cols}, DType::kBF16);
+  const ValueId w = r.weight("w", {q_cols, q_cols}, DType::kBF16);
+  const ValueId turned = r.rope(r.cols(qkv, 0, q_cols + k_cols), table, positions, kHead);
+  const ValueId q = r.cols(turned, 0, q_cols), k = r.cols(turned, q_cols, q_cols + k_cols);
+  const ValueId v = r.cols(qkv, q_cols + k_cols, q_cols + 2 * k_cols);
+  const AttentionAttr attr{.heads = heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = kHead,
+                           .scale = 0.125f,
+                           .causal_self = true};
+  const ValueId y = r.attention(q, k, v, begin, end, attr);
+  const ValueId lse = plan.steps.back().outputs[1].value;
+  const ValueId gradient = r.temp("gradient", {rows, q_cols}, DType::kBF16);
+  const ValueId d_turned = r.temp("d_turned", {rows, q_cols + k_cols}, DType::kBF16);
+  const ValueId d = r.temp("d", {rows, q_cols + 2 * k_cols}, DType::kBF16);
+  const ValueId dh = r.feed("dh", {rows, std::max<int64_t>(ranks, 1)}, DType::kBF16);
+  const ValueId a = r.state("a", {std::max<int64_t>(ranks, 1), q_cols}, DType::kF32);
+  if (ranks > 0)
+    r.append({Op::kLinear, Dir::kBackward, {dh, kNone, a}, {{gradient}, {}, {}}, LinearAttr{1.5f}});
+  r.append({Op::kLinear,
+            Dir::kBackward,
+            {dy, kNone, w},
+            {{gradient, ranks > 0 ? OutMode::kAccumulate : OutMode::kWrite}, {}, {}},
+            LinearAttr{}});
+  r.append({Op::kAttention,
+            Dir::kBackward,
+            {gradient, q, k, v, y, lse, begin, end},
+            {{r.cols(d_turned, 0, q_cols)},
+             {r.cols(d_turned, q_cols, q_cols + k_cols)},
+             {r.cols(d, q_cols + k_cols, q_cols + 2 * k_cols)}},
+            attr});
+  r.append({Op::kRope,
+            Dir::kBackward,
+            {d_turned, table, positions},
+            {{r.cols(d, 0, q_cols + k_cols)}},
+            RopeAttr{kHead}});
+  plan.results = {d, gradient};
+
+  Bindings bindings(plan.values.size());
+  const auto ws = random(q_cols * q_cols, 1, 1.0f / std::sqrt(static_cast<float>(q_cols)));
+  bindings[static_cast<size_t>(w)] = backend.allocate(DType::kBF16, q_cols * q_cols);
+  backend.upload(*bindings[static_cast<size_t>(w)], DType::kBF16, 0, q_cols * q_cols,
+                 narrow(ws).data());
+  const auto as = random(plan.value(a).shape.elements(), 5, 0.5f);
+  bindings[static_cast<size_t>(a)] = backend.allocate(DType::kF32, plan.value(a).shape.elements());
+  backend.upload(*bindings[static_cast<size_t>(a)], DType::kF32, 0, plan.value(a).shape.elements(),
+                 as.data());
+  const std::unique_ptr<Program> program = backend.compile(plan, bindings, nullptr);
+  program->feed(dh, narrow(random(plan.value(dh).shape.elements(), 6, 0.5f)).data(),
+                static_cast<size_t>(2 * plan.value(dh).shape.elements()));
+  program->feed(qkv, narrow(random(rows * (q_cols + 2 * k_cols), 2, 1.0f)).data(),
+                static_cast<size_t>(2 * rows * (q_cols + 2 * k_cols)));
+  program->feed(dy, narrow(random(rows * q_cols, 3, 1.0f)).data(),
+                static_cast<size_t>(2 * rows * q_cols));
+  const std::vector<float> angles = random(rows * kHead, 4, 1.0f);
+  program->feed(table, angles.data(), 4 * angles.size());
+  std::vector<int32_t> places, begins, ends;
+  for (int32_t t = 0; t < rows; ++t) {
+    places.push_back(t);
+    begins.push_back(t < 200 ? 0 : 200);
+    ends.push_back(t + 1);
+  }
+  program->feed(positions, places.data(), 4 * places.size());
+  program->feed(begin, begins.data(), 4 * begins.size());
+  program->feed(end, ends.data(), 4 * ends.size());
+  program->run();
+  program->wait();
+  Reversed made{std::vector<bf16>(static_cast<size_t>(rows * (q_cols + 2 * k_cols))),
+                std::vector<bf16>(static_cast<size_t>(rows * q_cols))};
+  program->read(d, made.d.data(), 2 * made.d.size());
+  program->read(gradient, made.gradient.data(), 2 * made.gradient.size());
+  return made;
+}
+
+TEST(Fused, TheReverseOfAttentionBehindItsProductIsTheSteps) {
+  const std::vector<std::string> names = backend_names();
+  if (std::find(names.begin(), names.end(), "cuda") == names.end()) GTEST_SKIP() << "no CUDA";
+  auto wide = [](const std::vector<bf16>& x) {
+    std::vector<double> made;
+    for (bf16 v : x) made.push_back(to_float(v));
+    return made;
+  };
+  const auto own = open_backend({.device = "cuda"}),
+             every = open_backend({.device = "cuda", .cuda_arch = "sm_80"});
+  struct Case {
+    int64_t rows, heads, kv_heads, ranks;
+  };
+  for (const Case& c : {Case{512, 14, 2, 0}, Case{512, 14, 2, 8}, Case{512, 14, 2, 12},
+                        Case{512, 14, 2, 24}, Case{512, 14, 2, 40}, Case{512, 8, 8, 0},
+                        Case{512, 8, 8, 8}, Case{500, 14, 2, 0}, Case{500, 14, 2, 8}}) {
+    SCOPED_TRACE(testing::Message()
+                 << c.rows << " rows, " << c.heads << " heads, rank " << c.ranks);
+    const Reversed got = reverse_of(*own, c.rows, c.heads, c.kv_heads, c.ranks),
+                   wanted = reverse_of(*every, c.rows, c.heads, c.kv_heads, c.ranks);
+    expect_near(got.gradient, wide(wanted.gradient), "gradient");
+    expect_near(got.d, wide(wanted.d), "d");
+  }
+}
+
 }  // namespace
 }  // namespace wick
