@@ -18,7 +18,6 @@ struct EvalOptions {
   int64_t max_rows = -1;     // the first N rows; -1: all
   bool exact_match = true;   // generate for chat and completions rows and compare
   int64_t max_tokens = 128;  // of an answer
-  std::string system_prompt = {};
   std::function<void(int64_t done, int64_t rows)> on_progress = {};
 };
 

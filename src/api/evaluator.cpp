@@ -93,6 +93,88 @@ PreferenceResult summarize_pairs(const std::vector<ExampleResult>& examples, boo
   return p;
 }
 
+// Losses of the rows, and where there are preferences what is known of both answers.
+void score_examples(Model::Impl& m, const ExampleSet& set, int64_t batch_size, EvalResult& result) {
+  const std::vector<RowScore> scores = score_rows(m, set, result.rows, batch_size);
+  bool pairs = false;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const RowScore& score = scores[i];
+    ExampleResult& e = result.examples[i];
+    e.tokens = score.tokens;
+    if (score.tokens > 0) e.loss = -score.logp / static_cast<double>(score.tokens);
+    e.is_pair = score.tokens > 0 && score.rejected_tokens > 0;
+    e.chosen_logp = score.logp;
+    e.rejected_logp = score.rejected_logp;
+    e.rejected_tokens = score.rejected_tokens;
+    pairs = pairs || e.is_pair;
+  }
+  if (!pairs) return;
+  const bool has_reward = m.params != nullptr;
+  if (has_reward) {
+    const std::vector<RowScore> base = score_rows(m, set, result.rows, batch_size, false);
+    for (size_t i = 0; i < scores.size(); ++i)
+      result.examples[i].reward_margin = scores[i].margin() - base[i].margin();
+  }
+  result.preference = summarize_pairs(result.examples, has_reward);
+}
+
+void summarize_losses(EvalResult& result) {
+  double sum = 0, weighted_square = 0;
+  for (const ExampleResult& e : result.examples) {
+    sum += e.loss * static_cast<double>(e.tokens);
+    result.tokens += e.tokens;
+  }
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, result.tokens));
+  result.loss = sum / tokens;
+  // Rows are the independent draws: the error of a ratio of sums over rows.
+  for (const ExampleResult& e : result.examples) {
+    double d = (e.loss - result.loss) * static_cast<double>(e.tokens);
+    weighted_square += d * d;
+  }
+  const auto n = static_cast<double>(result.rows);
+  if (result.rows > 1) result.loss_stderr = std::sqrt(weighted_square * n / (n - 1)) / tokens;
+  result.perplexity = std::exp(result.loss);
+  result.perplexity_stderr = result.perplexity * result.loss_stderr;
+}
+
+// Generates the last turn of each row that has one and compares it to the letter.
+void match_answers(Model::Impl& m, const ExampleSet& set, const EvalOptions& options,
+                   EvalResult& result) {
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<ExampleResult*> owners;
+  for (ExampleResult& e : result.examples) {
+    std::optional<PromptAndAnswer> turn = last_turn(set[e.index], m);
+    if (!turn || static_cast<int64_t>(turn->prompt.size()) >= m.config.max_positions) continue;
+    e.has_match = true;
+    e.prompt = m.words().decode(turn->prompt, false);
+    e.expected = trimmed(m.words().decode(turn->answer));
+    prompts.push_back(std::move(turn->prompt));
+    owners.push_back(&e);
+  }
+  if (!prompts.empty()) {
+    TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), m.source(), m.params);
+    DecodeOptions decode;
+    decode.max_tokens = options.max_tokens;
+    decode.stop_tokens = m.stop_tokens();
+    int64_t done = 0;
+    generator.generate_many(prompts, decode, options.batch_size, [&](size_t i, const Decoded& d) {
+      ExampleResult& e = *owners[i];
+      e.answer = trimmed(d.text);
+      e.exact_match = e.answer == e.expected;
+      if (options.on_progress) options.on_progress(++done, static_cast<int64_t>(prompts.size()));
+      return true;
+    });
+  }
+  for (const ExampleResult& e : result.examples) {
+    result.match_rows += e.has_match;
+    result.matches += e.exact_match;
+  }
+  if (result.match_rows > 0)
+    result.exact_match =
+        static_cast<double>(result.matches) / static_cast<double>(result.match_rows);
+  result.exact_match_stderr = share_error(result.exact_match, result.match_rows);
+}
+
 }  // namespace
 
 std::string trimmed(const std::string& text) {
@@ -106,96 +188,16 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
   auto started = std::chrono::steady_clock::now();
   Model::Impl& m = model.impl();
   const ExampleSet& set = data.impl().rows;
-  int64_t count = options.max_rows < 0 ? set.size() : std::min(options.max_rows, set.size());
-  std::vector<int64_t> rows(static_cast<size_t>(count));
-  std::iota(rows.begin(), rows.end(), 0);
-
   EvalResult result;
-  result.rows = count;
-  result.examples.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    result.examples[i].index = rows[i];
-    result.examples[i].line = set[rows[i]].line;
+  result.rows = options.max_rows < 0 ? set.size() : std::min(options.max_rows, set.size());
+  result.examples.resize(static_cast<size_t>(result.rows));
+  for (size_t i = 0; i < result.examples.size(); ++i) {
+    result.examples[i].index = static_cast<int64_t>(i);
+    result.examples[i].line = set[static_cast<int64_t>(i)].line;
   }
-  const std::vector<RowScore> scores = score_rows(m, set, count, options.batch_size);
-  for (size_t i = 0; i < scores.size(); ++i) {
-    result.examples[i].tokens = scores[i].tokens;
-    if (scores[i].tokens > 0)
-      result.examples[i].loss = -scores[i].logp / static_cast<double>(scores[i].tokens);
-  }
-
-  bool pairs = false;
-  for (size_t i = 0; i < scores.size(); ++i) {
-    ExampleResult& e = result.examples[i];
-    e.is_pair = scores[i].tokens > 0 && scores[i].rejected_tokens > 0;
-    e.chosen_logp = scores[i].logp;
-    e.rejected_logp = scores[i].rejected_logp;
-    e.rejected_tokens = scores[i].rejected_tokens;
-    pairs = pairs || e.is_pair;
-  }
-  const bool has_reward = pairs && m.params != nullptr;
-  if (has_reward) {
-    const std::vector<RowScore> base = score_rows(m, set, count, options.batch_size, false);
-    for (size_t i = 0; i < scores.size(); ++i)
-      result.examples[i].reward_margin = scores[i].margin() - base[i].margin();
-  }
-  if (pairs) result.preference = summarize_pairs(result.examples, has_reward);
-
-  double sum = 0, weighted_square = 0;
-  for (const ExampleResult& e : result.examples) {
-    sum += e.loss * static_cast<double>(e.tokens);
-    result.tokens += e.tokens;
-  }
-  result.loss = sum / static_cast<double>(std::max<int64_t>(1, result.tokens));
-  // Rows are the independent draws: the error of a ratio of sums over rows.
-  for (const ExampleResult& e : result.examples) {
-    double d = (e.loss - result.loss) * static_cast<double>(e.tokens);
-    weighted_square += d * d;
-  }
-  if (count > 1) {
-    double n = static_cast<double>(count);
-    result.loss_stderr = std::sqrt(weighted_square * n / (n - 1)) /
-                         static_cast<double>(std::max<int64_t>(1, result.tokens));
-  }
-  result.perplexity = std::exp(result.loss);
-  result.perplexity_stderr = result.perplexity * result.loss_stderr;
-
-  if (options.exact_match) {
-    std::vector<std::vector<int32_t>> prompts;
-    std::vector<size_t> owners;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::optional<PromptAndAnswer> turn = last_turn(set[rows[i]], m);
-      if (!turn || static_cast<int64_t>(turn->prompt.size()) >= m.config.max_positions) continue;
-      ExampleResult& e = result.examples[i];
-      e.has_match = true;
-      e.prompt = m.words().decode(turn->prompt, false);
-      e.expected = trimmed(m.words().decode(turn->answer));
-      prompts.push_back(std::move(turn->prompt));
-      owners.push_back(i);
-    }
-    if (!prompts.empty()) {
-      TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), m.source(), m.params);
-      DecodeOptions decode;
-      decode.max_tokens = options.max_tokens;
-      decode.stop_tokens = m.stop_tokens();
-      int64_t done = 0;
-      generator.generate_many(prompts, decode, options.batch_size, [&](size_t i, const Decoded& d) {
-        ExampleResult& e = result.examples[owners[i]];
-        e.answer = trimmed(d.text);
-        e.exact_match = e.answer == e.expected;
-        if (options.on_progress) options.on_progress(++done, static_cast<int64_t>(prompts.size()));
-        return true;
-      });
-    }
-    for (const ExampleResult& e : result.examples) {
-      result.match_rows += e.has_match;
-      result.matches += e.exact_match;
-    }
-    if (result.match_rows > 0)
-      result.exact_match =
-          static_cast<double>(result.matches) / static_cast<double>(result.match_rows);
-    result.exact_match_stderr = share_error(result.exact_match, result.match_rows);
-  }
+  score_examples(m, set, options.batch_size, result);
+  summarize_losses(result);
+  if (options.exact_match) match_answers(m, set, options, result);
   result.seconds = seconds_since(started);
   return result;
 }

@@ -265,7 +265,6 @@ class Evaluation {
 
   Evaluated evaluate_model() {
     EvalOptions eval = flags_.eval;
-    eval.system_prompt = flags_.chat.system_prompt;
     eval.on_progress = [&](int64_t done, int64_t rows) {
       out_.live(cat("evaluated ", format_count(done), "/", format_count(rows), " rows"));
     };

@@ -33,7 +33,6 @@ void test_rows(Model& model, const TrainFlags& flags, const TrainOptions& option
   Dataset data = Dataset::load(model, options.data_sources, "test", options.dataset);
   EvalOptions eval;
   eval.exact_match = false;
-  eval.system_prompt = options.dataset.system_prompt;
   if (flags.test_batches >= 0) eval.max_rows = flags.test_batches * options.batch_size;
   EvalResult result = evaluate(model, data, eval);
   out.event({{"event", "test"},

@@ -149,14 +149,14 @@ GenerateOptions SamplingFlags::checked(int64_t seed) const {
   return result;
 }
 
-void add_chat_flags(Args& args, ChatFlags& flags) {
+void add_chat_flags(Args& args, ChatFlags& flags, const char* today) {
   args.group("Conversation");
   args.text("--system-prompt", flags.system_prompt, "TEXT",
             "The system message of conversations that have none.");
   args.object("--chat-template-config", flags.chat_template_config, "JSON",
               "Further variables of the chat template, such as '{\"enable_thinking\": false}'.");
   args.text("--date", flags.date, "2026-01-02", "The day that the template takes for today.")
-      .shown("today; with --resume the day the run was begun");
+      .shown(today);
 }
 
 void add_data_flags(Args& args, DataFlags& flags) {

@@ -50,7 +50,8 @@ void add_sampling_flags(Args& args, SamplingFlags& flags);
 struct ChatFlags {
   std::string system_prompt, chat_template_config, date;
 };
-void add_chat_flags(Args& args, ChatFlags& flags);
+// `today` is the default of --date, in words.
+void add_chat_flags(Args& args, ChatFlags& flags, const char* today = "today");
 
 struct DataFlags {
   std::vector<std::string> data;

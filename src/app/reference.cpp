@@ -2,11 +2,13 @@
 #include "app/reference.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "app/format.h"
 #include "app/help.h"
 #include "app/verbs.h"
 #include "base/check.h"
+#include "text/unicode.h"
 #include "wick/version.h"
 
 namespace wick {
@@ -28,6 +30,22 @@ std::vector<std::string> spellings(const Option& option) {
   return flags;
 }
 
+// Other characters as troff's \[uXXXX]: it reads one byte as one character.
+std::string ascii(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const char byte = text[at];
+    const uint32_t code = unicode::next_char(text, at);
+    char escape[16];
+    std::snprintf(escape, sizeof escape, "\\[u%04X]", code);
+    if (code < 0x80)
+      out += byte;
+    else
+      out += escape;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string bash_completion() {
@@ -36,26 +54,36 @@ std::string bash_completion() {
   for (const auto& args : tables) {
     names += (names.empty() ? "" : " ") + args->verb();
     std::string flags, values;
+    std::vector<std::string> files, others;  // flags of a path; of a value that only a person knows
     for (const auto& option : args->options()) {
       if (option.hidden) continue;
-      for (const auto& flag : spellings(option)) flags += (flags.empty() ? "" : " ") + flag;
+      const std::vector<std::string> names_of = spellings(option);
+      for (const auto& flag : names_of) flags += (flags.empty() ? "" : " ") + flag;
       if (option.negatable) flags += " --no-" + option.name();
       if (option.kind == OptionKind::kFlag) continue;
-      std::string what =
-          option.file ? "COMPREPLY=($(compgen -f -- \"$cur\"))"
-          : option.choices.empty()
-              ? "COMPREPLY=()"
-              : cat("COMPREPLY=($(compgen -W \"", joined(option.choices, " "), "\" -- \"$cur\"))");
-      values += cat("        ", joined(spellings(option), "|"), ") ", what, "; return ;;\n");
+      if (option.file || option.choices.empty()) {
+        std::vector<std::string>& list = option.file ? files : others;
+        list.insert(list.end(), names_of.begin(), names_of.end());
+      } else {
+        values += cat("        ", joined(names_of, "|"), ") COMPREPLY=($(compgen -W \"",
+                      joined(option.choices, " "), "\" -- \"$cur\")); return ;;\n");
+      }
     }
+    if (!files.empty()) values += cat("        ", joined(files, "|"), ") _wick_files; return ;;\n");
+    if (!others.empty()) values += cat("        ", joined(others, "|"), ") return ;;\n");
     cases += cat("    ", args->verb(), ")\n      flags=\"", flags, "\"\n      case \"$prev\" in\n",
                  values, "      esac ;;\n");
   }
   return cat(
       "# SPDX-License-Identifier: Apache-2.0\n"
       "# bash completion for wick, made by: wick completions bash\n"
+      "_wick_files() {\n"
+      "  local IFS=$'\\n'  # a name may have blanks\n"
+      "  COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+      "}\n"
       "_wick() {\n"
       "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} flags=\n"
+      "  COMPREPLY=()\n"
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       "    COMPREPLY=($(compgen -W \"",
       names,
@@ -125,7 +153,7 @@ std::string man_page() {
   auto roff = [](std::string text) {
     text = replaced(text, "\\", "\\e");
     text = replaced(text, "-", "\\-");
-    text = replaced(text, "…", "...");
+    text = ascii(replaced(text, "…", "..."));
     // A line that starts with a dot or a quote would be a request.
     if (!text.empty() && (text[0] == '.' || text[0] == '\'')) text = "\\&" + text;
     return replaced(text, "\n'", "\n\\&'");

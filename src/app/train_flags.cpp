@@ -154,7 +154,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.number("--hook-seconds", o.hook_seconds, "X", "Time after which the command is ended.",
               {.min = 0.001});
 
-  add_chat_flags(args, flags.chat);
+  add_chat_flags(args, flags.chat, "today; with --resume the day the run was begun");
   add_device_flags(args, flags.device);
 
   args.accept("--clear-cache-threshold", OptionKind::kSize);

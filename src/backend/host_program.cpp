@@ -49,7 +49,7 @@ HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
   }
   if (data_ == nullptr) {
     fail(ErrorCode::kOutOfMemory, "no room for ", bytes >> 20,
-         " MiB of host memory; use a smaller batch or --memory");
+         " MiB of host memory; use a smaller batch or fewer tokens, for training --memory");
   }
 }
 

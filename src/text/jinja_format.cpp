@@ -187,55 +187,124 @@ Value finish(Evaluator& e, const Str& format, std::vector<Str> pieces) {
   return e.string(std::move(out));
 }
 
-}  // namespace
+// What % formatting makes of one value. `spec` has its flags, width and precision.
+Str percent_text(const Value& value, const Spec& spec, char type) {
+  Str text = type == 's' ? to_str(value) : Str(repr(value), message_of(value));
+  if (spec.width <= 0 && spec.precision < 0) return text;
+  return Str(pad("", truncate(text.text, spec.precision), spec, '>'), text.data_message());
+}
 
-Value printf_format(Evaluator& e, const Str& format, const Value& values) {
-  const std::string& f = format.text;
-  e.budget.bytes(f.size());
-  std::vector<Str> pieces;
-  size_t next = 0;
-  bool tuple = values.is_tuple();
-  auto take = [&]() -> Value {
-    if (!tuple) {
-      if (next++ > 0) raise("not enough arguments for format string");
-      return values;
+Str percent_char(const Value& value) {
+  if (value.is_string() && code_point_count(value.text()) == 1) return value.str();
+  if (!value.is_int() || value.as_int() < 0 || value.as_int() >= 0x110000)
+    raise("%c requires int or char");
+  std::string c;
+  append_code_point(c, static_cast<uint32_t>(value.as_int()));
+  return Str(std::move(c));
+}
+
+Str percent_integer(const Value& value, Spec spec, char type) {
+  const bool decimal = type == 'd' || type == 'i' || type == 'u';
+  if (!value.is_number() || (value.is_float() && !decimal))
+    raise("%", type, " format: a real number is required, not ", type_name(value));
+  if (value.is_float() && !(std::fabs(value.as_float()) < 9e18))
+    raise("cannot convert this float to an integer");
+  spec.type = decimal ? 'd' : type;
+  const Value whole(value.is_float() ? static_cast<int64_t>(value.as_float()) : value.as_int());
+  if (spec.precision < 0) return Str(format_number(whole, spec));
+  Spec digits;
+  digits.type = spec.type;
+  digits.zero = true;
+  digits.width = spec.precision + (whole.as_int() < 0 ? 1 : 0);
+  return Str(pad("", format_number(whole, digits), spec, '>'));
+}
+
+Str percent_piece(const Value& value, Spec spec, char type) {
+  switch (type) {
+    case 's':
+    case 'r':
+    case 'a':
+      return percent_text(value, spec, type);
+    case 'c':
+      return percent_char(value);
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o':
+      return percent_integer(value, spec, type);
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+      if (!value.is_number()) raise("must be real number, not ", type_name(value));
+      spec.type = type;
+      return Str(format_number(Value(value.as_float()), spec));
+    default:
+      raise("unsupported format character '", std::string(1, type), "'");
+  }
+}
+
+// Reads a format from left to right; values are taken in their order, or by key.
+class PercentFormat {
+ public:
+  PercentFormat(const std::string& format, const Value& values) : f_(format), values_(values) {}
+
+  std::vector<Str> pieces() {
+    std::vector<Str> pieces;
+    for (size_t literal = 0;; literal = pos_) {
+      pos_ = f_.find('%', literal);
+      pieces.emplace_back(f_.substr(literal, pos_ - literal));
+      if (pos_ == std::string::npos) break;
+      ++pos_;
+      pieces.push_back(conversion());
     }
-    if (next >= values.list().items.size()) raise("not enough arguments for format string");
-    return values.list().items[next++];
-  };
-  bool mapping = false;
-  size_t literal = 0;
-  for (size_t pos = 0; pos < f.size();) {
-    if (f[pos] != '%') {
-      ++pos;
-      continue;
-    }
-    pieces.emplace_back(f.substr(literal, pos - literal));
-    ++pos;
-    Value value;
-    bool keyed = false;
-    if (pos < f.size() && f[pos] == '(') {
-      size_t close = f.find(')', pos);
-      if (close == std::string::npos) raise("incomplete format key");
-      if (!values.is_dict()) raise("format requires a mapping");
-      Value key(f.substr(pos + 1, close - pos - 1));
-      const Value* found = values.dict().find(key);
-      if (!found) raise("KeyError: ", repr(key));
-      value = *found;
-      keyed = mapping = true;
-      pos = close + 1;
-    }
+    if (leftover()) raise("not all arguments converted during string formatting");
+    return pieces;
+  }
+
+ private:
+  bool at(char c) const { return pos_ < f_.size() && f_[pos_] == c; }
+
+  Str conversion() {
+    const Value* keyed = at('(') ? &by_key() : nullptr;
     Spec spec;
-    for (bool flags = true; flags && pos < f.size();) {
-      switch (f[pos]) {
+    read_flags(spec);
+    spec.width = number();
+    if (at('.')) {
+      ++pos_;
+      spec.precision = number();
+    }
+    if (pos_ >= f_.size()) raise("incomplete format");
+    const char type = f_[pos_++];
+    if (type == '%') return Str("%");
+    return percent_piece(keyed ? *keyed : take(), spec, type);
+  }
+
+  const Value& by_key() {
+    const size_t close = f_.find(')', pos_);
+    if (close == std::string::npos) raise("incomplete format key");
+    if (!values_.is_dict()) raise("format requires a mapping");
+    const Value key(f_.substr(pos_ + 1, close - pos_ - 1));
+    const Value* found = values_.dict().find(key);
+    if (!found) raise("KeyError: ", repr(key));
+    mapping_ = true;
+    pos_ = close + 1;
+    return *found;
+  }
+
+  void read_flags(Spec& spec) {
+    for (; pos_ < f_.size(); ++pos_) {
+      switch (f_[pos_]) {
         case '-':
           spec.align = '<';
           break;
         case '+':
-          spec.sign = '+';
-          break;
         case ' ':
-          spec.sign = ' ';
+          spec.sign = f_[pos_];
           break;
         case '#':
           spec.alternate = true;
@@ -244,97 +313,43 @@ Value printf_format(Evaluator& e, const Str& format, const Value& values) {
           spec.zero = true;
           break;
         default:
-          flags = false;
-          continue;
+          return;
       }
-      ++pos;
-    }
-    auto number = [&]() {
-      if (pos < f.size() && f[pos] == '*') {
-        ++pos;
-        Value v = take();
-        if (!v.is_int() || v.as_int() > kMaxWidth || v.as_int() < 0) raise("* wants int");
-        return static_cast<int>(v.as_int());
-      }
-      return read_number(f, pos);
-    };
-    spec.width = number();
-    if (pos < f.size() && f[pos] == '.') {
-      ++pos;
-      spec.precision = number();
-    }
-    if (pos >= f.size()) raise("incomplete format");
-    char type = f[pos++];
-    literal = pos;
-    if (type == '%') {
-      pieces.emplace_back("%");
-      continue;
-    }
-    if (!keyed) value = take();
-    switch (type) {
-      case 's':
-      case 'r':
-      case 'a': {
-        Str text = type == 's' ? to_str(value) : Str(repr(value), message_of(value));
-        if (spec.width > 0 || spec.precision >= 0)
-          text = Str(pad("", truncate(text.text, spec.precision), spec, '>'), text.data_message());
-        pieces.push_back(std::move(text));
-        break;
-      }
-      case 'c':
-        if (value.is_string() && code_point_count(value.text()) == 1) {
-          pieces.push_back(value.str());
-        } else if (value.is_int() && value.as_int() >= 0 && value.as_int() < 0x110000) {
-          std::string c;
-          append_code_point(c, static_cast<uint32_t>(value.as_int()));
-          pieces.emplace_back(std::move(c));
-        } else {
-          raise("%c requires int or char");
-        }
-        break;
-      case 'd':
-      case 'i':
-      case 'u':
-      case 'x':
-      case 'X':
-      case 'o':
-        if (!value.is_number() || (value.is_float() && type != 'd' && type != 'i' && type != 'u'))
-          raise("%", type, " format: a real number is required, not ", type_name(value));
-        if (value.is_float() && !(std::fabs(value.as_float()) < 9e18))
-          raise("cannot convert this float to an integer");
-        spec.type = type == 'i' || type == 'u' ? 'd' : type;
-        value = Value(value.is_float() ? static_cast<int64_t>(value.as_float()) : value.as_int());
-        if (spec.precision >= 0) {
-          Spec digits;
-          digits.type = spec.type;
-          digits.zero = true;
-          digits.width = spec.precision + (value.as_int() < 0 ? 1 : 0);
-          pieces.emplace_back(pad("", format_number(value, digits), spec, '>'));
-        } else {
-          pieces.emplace_back(format_number(value, spec));
-        }
-        break;
-      case 'e':
-      case 'E':
-      case 'f':
-      case 'F':
-      case 'g':
-      case 'G':
-        if (!value.is_number()) raise("must be real number, not ", type_name(value));
-        spec.type = type;
-        pieces.emplace_back(format_number(Value(value.as_float()), spec));
-        break;
-      default:
-        raise("unsupported format character '", std::string(1, type), "'");
     }
   }
-  pieces.emplace_back(f.substr(literal));
-  size_t given = tuple ? values.list().items.size() : 1;
-  bool leftover = tuple ? next < given
-                        : next == 0 && !mapping && !values.is_dict() && !values.is_list() &&
-                              !values.is_undefined();
-  if (leftover) raise("not all arguments converted during string formatting");
-  return finish(e, format, std::move(pieces));
+
+  // A width or a precision, 0 where there is none; * takes it from the values.
+  int number() {
+    if (!at('*')) return read_number(f_, pos_);
+    ++pos_;
+    const Value& v = take();
+    if (!v.is_int() || v.as_int() > kMaxWidth || v.as_int() < 0) raise("* wants int");
+    return static_cast<int>(v.as_int());
+  }
+
+  const Value& take() {
+    if (taken_ >= (values_.is_tuple() ? values_.list().items.size() : 1))
+      raise("not enough arguments for format string");
+    return values_.is_tuple() ? values_.list().items[taken_++] : (++taken_, values_);
+  }
+
+  bool leftover() const {
+    if (values_.is_tuple()) return taken_ < values_.list().items.size();
+    return taken_ == 0 && !mapping_ && !values_.is_dict() && !values_.is_list() &&
+           !values_.is_undefined();
+  }
+
+  const std::string& f_;
+  const Value& values_;
+  size_t pos_ = 0, taken_ = 0;
+  bool mapping_ = false;  // a value was taken by its key
+};
+
+}  // namespace
+
+Value printf_format(Evaluator& e, const Str& format, const Value& values) {
+  e.budget.bytes(format.text.size());
+  return finish(e, format, PercentFormat(format.text, values).pieces());
 }
 
 Value brace_format(Evaluator& e, const Str& format, const Arguments& arguments) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/check.h"
 #include "cli/cli.h"
 
 namespace wick::test {
@@ -197,6 +198,23 @@ TEST(Reference, InTheTreeIsWhatTheBinaryMakes) {
     EXPECT_EQ(r.out, contents(root + file))
         << "make it anew: build/wick completions " << what << " > " << (file + 1);
   }
+}
+
+TEST(Reference, BashCompletesAPathWithBlanks) {
+  TempFolder folder;
+  folder.write("my models/config.json", "{}");
+  const std::string script = folder.write(
+      "try.sh",
+      cat("source '", WICK_SOURCE_DIR, "/completions/wick.bash'\n",
+          "COMP_WORDS=(wick train --model '", folder.path(), "/my'); COMP_CWORD=3; _wick\n",
+          "printf '%s|' \"${COMPREPLY[@]}\" > '", folder.path("out"), "'\n"));
+  if (std::system(cat("bash '", script, "'").c_str()) != 0) GTEST_SKIP() << "no bash";
+  EXPECT_EQ(contents(folder.path("out")), folder.path("my models") + "|");
+}
+
+TEST(Reference, TheManPageIsAscii) {
+  const CliResult r = wick({"completions", "man"});
+  EXPECT_TRUE(std::all_of(r.out.begin(), r.out.end(), [](char c) { return c > 0; }));
 }
 
 }  // namespace
