@@ -36,7 +36,7 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   auto feeds = std::make_shared<DeviceBuffer>(feed_bytes(), queue.stream);
   feeds_device_ = feeds->address();
   resolve(selection, candidates, std::move(arena), std::move(feeds), {.queue = &queue_});
-  joined_ = std::make_unique<Joined>(this->plan(), calls());
+  joined_ = std::make_unique<Joined>(this->plan(), calls(), queue_);
   fused_ = std::make_unique<Fused>(this->plan(), calls());
   reverse_ = std::make_unique<Reverse>(this->plan(), calls());
   size_t total = 0;

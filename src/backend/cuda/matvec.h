@@ -10,6 +10,7 @@ namespace wick::cuda {
 
 constexpr int64_t kMatvecRows = 8;      // of any type
 constexpr int64_t kMatvecMmaRows = 16;  // in bf16
+constexpr int kMostParts = 8;           // of what is added before a norm
 
 // y [M, N] = alpha * x wᵀ + bias for a few rows:  x f32 or bf16 [M, K];  w [N, K] in rows of any
 // float type or codes;  y f32 or bf16. False, having done nothing, where the operands do not lie
@@ -24,6 +25,10 @@ struct MatvecIn {
   // x = rms_norm(a + b) * gain; b may be absent
   Operand a = {}, b = {}, gain = {}, sum = {}, normed = {};
   float eps = 0;
+  // In place of b: [part_count][M][K], of which b is the sum, rounded to bf16. For attend.h and
+  // mlp.h alone.
+  const float* parts = nullptr;
+  int part_count = 0;
 };
 // q and k of a product's columns q, k, v are rotated; q is written, k and v go to rows of a cache.
 struct MatvecRotation {

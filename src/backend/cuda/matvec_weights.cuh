@@ -229,6 +229,10 @@ struct CodedWeights {
     }
   }
 
+  // Where those of unit c begin among a row's scales.
+  __device__ int scales_before(int c) const {
+    return kWide ? 2 * (c * kUnit >> w.group_shift) : 4 * c;
+  }
   // Of the two groups of unit c of a row, or twice that of its one.
   struct Scales {
     float first, second;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Barriers in shared memory that copies complete, and the copies: whole rows at a time, without
-// a thread's registers or its queue of loads. On cards before 9.0 a warp copies piece by piece.
+// a thread's registers or its queue of loads; and what blocks of a cluster give each other. On
+// cards before 9.0 a warp copies piece by piece.
 #pragma once
 
 #include "backend/cuda/shared.cuh"
@@ -46,23 +47,70 @@ __device__ inline void barrier_wait(CopyBarrier* b, int parity) {
   }
 }
 
+// Of the barrier's phase: arrives and says how many bytes bulk copies will bring (sm_90).
+__device__ inline void barrier_expect(CopyBarrier* b, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+// Stores to the shared memory of the cluster's block `rank` that complete as many bytes of its
+// barrier `b` (sm_90). All blocks must have started and made their barriers ready.
+__device__ inline void cluster_give(uint32_t* p, int rank, uint32_t x, CopyBarrier* b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                   cluster_address(p, rank)),
+               "r"(x), "r"(cluster_address(b, rank))
+               : "memory");
+#endif
+}
+__device__ inline void cluster_give(uint2* p, int rank, uint2 x, CopyBarrier* b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(
+          cluster_address(p, rank)),
+      "r"(x.x), "r"(x.y), "r"(cluster_address(b, rank))
+      : "memory");
+#endif
+}
+__device__ inline void cluster_give(float* p, int rank, const Pack<float, 4>& x, CopyBarrier* b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::
+          "r"(cluster_address(p, rank)),
+      "r"(__float_as_uint(x.at[0])), "r"(__float_as_uint(x.at[1])), "r"(__float_as_uint(x.at[2])),
+      "r"(__float_as_uint(x.at[3])), "r"(cluster_address(b, rank))
+      : "memory");
+#endif
+}
+
+// A bulk copy of a multiple of 16 bytes (sm_90).
+__device__ inline void copy_bulk(uint8_t* to, const uint8_t* from, int bytes, CopyBarrier* b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(b))
+      : "memory");
+#endif
+}
+// Asks for the same into the second-level cache.
+__device__ inline void ask_bulk(const uint8_t* from, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // A warp copies `rows` <= 32 rows of `bytes` each, a multiple of 16, to rows `to_ld` bytes apart;
 // lane i gives where row i begins. Completes a phase of `b`, which has kCopyArrivals.
 __device__ inline void copy_rows(uint8_t* to, int to_ld, const uint8_t* from, int rows, int bytes,
                                  CopyBarrier* b) {
   const int lane = threadIdx.x % 32;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (lane == 0)
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)),
-                 "r"(rows * bytes)
-                 : "memory");
+  if (lane == 0) barrier_expect(b, rows * bytes);
   __syncwarp();
-  if (lane < rows)
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared_address(to + lane * to_ld)),
-        "l"(from), "r"(bytes), "r"(shared_address(b))
-        : "memory");
+  if (lane < rows) copy_bulk(to + lane * to_ld, from, bytes, b);
 #else
   for (int r = 0; r < rows; ++r) {
     const auto* row = reinterpret_cast<const uint8_t*>(
@@ -72,6 +120,22 @@ __device__ inline void copy_rows(uint8_t* to, int to_ld, const uint8_t* from, in
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(b))
                : "memory");
 #endif
+}
+
+// How many clusters of so many blocks of `kernel` the card can have at once (sm_90).
+template <typename... Params>
+int clusters_at_once(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, int cluster) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  return cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess ? count : 0;
 }
 
 // Among the block's first `threads` threads.

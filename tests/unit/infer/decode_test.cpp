@@ -90,7 +90,14 @@ void agrees_with_the_reference(const ModelConfig& config, std::initializer_list<
 TEST(Decode, FewRowsInBf16AgreeWithTheReference) {
   agrees_with_the_reference(small_config(), {1, 3, 8, 16});
 }
-TEST(Decode, EvenSizesAgreeWithTheReference) { agrees_with_the_reference(even_config(), {1}); }
+TEST(Decode, EvenSizesAgreeWithTheReference) { agrees_with_the_reference(even_config(), {1, 5}); }
+TEST(Decode, LongHeadsAgreeWithTheReference) {
+  ModelConfig config = even_config();
+  config.head_dim = 128;
+  config.heads = 2;
+  config.kv_heads = 1;
+  agrees_with_the_reference(config, {1});
+}
 
 // Rows of one sequence see what the rows before them put into the cache in the same run, and a long
 // range is looked at in parts.
@@ -133,22 +140,24 @@ TEST(Decode, RowsOfOneSequenceBehindALongPrompt) {
   }
 }
 
-// On a device whose kernels promise it, the bits of one of several rows do not depend on how many
-// are decoded beside it, and no row's on the run.
+// On a device whose kernels promise it, a row's bits do not depend on how many are decoded beside
+// it, nor on the run.
 TEST(Decode, ARowsBitsAreItsOwn) {
   const ModelConfig config = even_config();
   for (const std::string& device : backend_names()) {
     if (device != "cuda") continue;
     for (const std::optional<DType>& codes :
-         {std::optional<DType>(), std::optional<DType>(DType::kQ4G32)}) {
-      const std::vector<float> three = decode(config, device, DType::kBF16, codes, 3);
-      const std::vector<float> four = decode(config, device, DType::kBF16, codes, 4);
+         {std::optional<DType>(), std::optional<DType>(DType::kQ8G64),
+          std::optional<DType>(DType::kQ4G32)}) {
+      const std::vector<float> alone = decode(config, device, DType::kBF16, codes, 1);
       const auto vocab = static_cast<size_t>(config.vocab);
-      for (size_t t = 0; t < kTokens; ++t)
-        for (size_t i = 0; i < vocab; ++i)
-          ASSERT_EQ(three[3 * t * vocab + i], four[4 * t * vocab + i]);
-      EXPECT_EQ(decode(config, device, DType::kBF16, codes, 1),
-                decode(config, device, DType::kBF16, codes, 1));
+      for (int32_t slots : {1, 2, 3, 4, 8}) {
+        const std::vector<float> all = decode(config, device, DType::kBF16, codes, slots);
+        for (size_t t = 0; t < kTokens; ++t)
+          for (size_t i = 0; i < vocab; ++i)
+            ASSERT_EQ(alone[t * vocab + i], all[static_cast<size_t>(slots) * t * vocab + i])
+                << slots << " rows, " << (codes ? dtype_name(*codes) : "bf16");
+      }
     }
   }
 }
