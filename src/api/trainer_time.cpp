@@ -124,6 +124,7 @@ Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
 // The packs of a run's first updates.
 struct Trainer::Impl::FirstPacks {
   std::vector<Pack> packs, held_out;
+  std::vector<size_t> update_packs;  // of each update
   int64_t updates = 0;
   double seconds = 0;  // of making those of one update
   double per_update() const {
@@ -137,10 +138,13 @@ Trainer::Impl::FirstPacks Trainer::Impl::first_packs() const {
   const auto start = std::chrono::steady_clock::now();
   first.updates = std::min(
       {kSampledUpdates, order.updates_per_epoch(), std::max<int64_t>(1, forecast.updates)});
-  for (int64_t i = 0; i < first.updates; ++i)
+  for (int64_t i = 0; i < first.updates; ++i) {
+    const size_t before = first.packs.size();
     for (Pack& pack :
          pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
       first.packs.push_back(std::move(pack));
+    first.update_packs.push_back(first.packs.size() - before);
+  }
   first.seconds = seconds_since(start) / static_cast<double>(first.updates);
   if (valid) first.held_out = valid_packs(*valid, options, step->limits());
   return first;
@@ -280,6 +284,7 @@ void Trainer::Impl::rehearse_run(double answer_seconds, double most_seconds) {
   Rehearsal r;
   r.packs = first.packs;
   r.updates = static_cast<double>(first.updates);
+  r.update_packs = first.update_packs;
   r.run_packs = first.per_update() * static_cast<double>(forecast.updates);
   r.held_out = first.held_out;
   r.train = &train;
