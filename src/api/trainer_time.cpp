@@ -32,8 +32,8 @@ constexpr double kUtilisation = 0.5;  // of the device, for those estimates
 // Between which runs lay by their estimates, as shares of those.
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 // What a run of one second may differ by from what was tried, since a processor's speed changes
-// within seconds; of longer ones less, by the root of their seconds.
-constexpr double kSecondsMood = 0.2;
+// within seconds; of longer ones less, by the root of their seconds, of shorter ones more.
+constexpr double kSecondsMood = 0.2, kMostMood = 0.35;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -89,6 +89,7 @@ Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
   if (forecast.disk_bytes <= kMost && others.empty()) {
     for (int i = 0; i < kTimes; ++i) {
       const auto start = std::chrono::steady_clock::now();
+      release_free_memory();  // as the run does
       Checkpoint c;
       c.params = step->params();
       for (size_t k = 0; k < step->states().size(); ++k)
@@ -166,7 +167,8 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
   const auto saves = static_cast<double>(count_saves(options, forecast.updates));
   forecast.total_seconds = computed + saves * saving.seconds;
-  const double mood = kSecondsMood / std::sqrt(std::max(1.0, forecast.total_seconds));
+  const double mood =
+      std::min(kMostMood, kSecondsMood / std::sqrt(std::max(1e-3, forecast.total_seconds)));
   const double low = std::min(times.low, 1 - mood), high = std::max(times.high, 1 + mood);
   forecast.step_ms_low = low * forecast.step_ms;
   forecast.step_ms_high = high * forecast.step_ms;
