@@ -32,8 +32,8 @@ constexpr double kUtilisation = 0.5;  // of the device, for those estimates
 // Between which runs lay by their estimates, as shares of those.
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 // What a run of one second may differ by from what was tried, since a processor's speed changes
-// within seconds; of longer ones less, by the root of their seconds.
-constexpr double kSecondsMood = 0.2;
+// within seconds; of longer ones less, by the root of their seconds, of shorter ones more.
+constexpr double kSecondsMood = 0.2, kMostMood = 0.35;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -89,6 +89,7 @@ Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
   if (forecast.disk_bytes <= kMost && others.empty()) {
     for (int i = 0; i < kTimes; ++i) {
       const auto start = std::chrono::steady_clock::now();
+      release_free_memory();  // as the run does
       Checkpoint c;
       c.params = step->params();
       for (size_t k = 0; k < step->states().size(); ++k)
@@ -124,6 +125,7 @@ Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
 // The packs of a run's first updates.
 struct Trainer::Impl::FirstPacks {
   std::vector<Pack> packs, held_out;
+  std::vector<size_t> update_packs;  // of each update
   int64_t updates = 0;
   double seconds = 0;  // of making those of one update
   double per_update() const {
@@ -137,10 +139,13 @@ Trainer::Impl::FirstPacks Trainer::Impl::first_packs() const {
   const auto start = std::chrono::steady_clock::now();
   first.updates = std::min(
       {kSampledUpdates, order.updates_per_epoch(), std::max<int64_t>(1, forecast.updates)});
-  for (int64_t i = 0; i < first.updates; ++i)
+  for (int64_t i = 0; i < first.updates; ++i) {
+    const size_t before = first.packs.size();
     for (Pack& pack :
          pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
       first.packs.push_back(std::move(pack));
+    first.update_packs.push_back(first.packs.size() - before);
+  }
   first.seconds = seconds_since(start) / static_cast<double>(first.updates);
   if (valid) first.held_out = valid_packs(*valid, options, step->limits());
   return first;
@@ -162,7 +167,8 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
   const auto saves = static_cast<double>(count_saves(options, forecast.updates));
   forecast.total_seconds = computed + saves * saving.seconds;
-  const double mood = kSecondsMood / std::sqrt(std::max(1.0, forecast.total_seconds));
+  const double mood =
+      std::min(kMostMood, kSecondsMood / std::sqrt(std::max(1e-3, forecast.total_seconds)));
   const double low = std::min(times.low, 1 - mood), high = std::max(times.high, 1 + mood);
   forecast.step_ms_low = low * forecast.step_ms;
   forecast.step_ms_high = high * forecast.step_ms;
@@ -280,6 +286,7 @@ void Trainer::Impl::rehearse_run(double answer_seconds, double most_seconds) {
   Rehearsal r;
   r.packs = first.packs;
   r.updates = static_cast<double>(first.updates);
+  r.update_packs = first.update_packs;
   r.run_packs = first.per_update() * static_cast<double>(forecast.updates);
   r.held_out = first.held_out;
   r.train = &train;

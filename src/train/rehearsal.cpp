@@ -24,6 +24,10 @@ constexpr int kMostRounds = 1000;
 // Over which a processor's mood is averaged.
 constexpr double kStretchSeconds = 0.1;
 constexpr size_t kPacksOfProgram = 3;
+// Quick updates are tried whole, one after the other as a run has them: what one leaves in the
+// caches is then what the next one finds. At least so many must fit, and no more are told apart.
+constexpr double kLeastUpdates = 8;
+constexpr size_t kMostUpdates = 16;
 // Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
 constexpr size_t kMostPrograms = 4;
 
@@ -86,6 +90,11 @@ class Rehearser {
   }
   void update() { step_.update(std::vector<Hyper>(lanes_, run_.hyper)); }
   double eval_pack(const Pack& pack);
+  // Seconds of an update by running whole ones; 0 where they take too long.
+  double whole_updates(double pack_seconds, RunTimes& times);
+  // The same from packs of each program and the optimizer, each by itself.
+  double by_parts(const std::vector<Group*>& tried, const std::map<const Plan*, Group>& groups,
+                  RunTimes& times);
   // Those that are tried, ascending: all, or the smallest, the largest and some between.
   std::vector<Group*> choose_programs(std::map<const Plan*, Group>& groups) const;
   // The same more than once, the first of which does not count; fewer where it takes long.
@@ -138,6 +147,34 @@ double Rehearser::eval_pack(const Pack& pack) {
   return repeated([&] { step_.evaluate(all, logp); });
 }
 
+double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
+  const double each = pack_seconds * static_cast<double>(run_.packs.size()) / run_.updates;
+  if (lanes_ > 1 || run_.update_packs.empty() || kLeastUpdates * each > 0.6 * allowed_) return 0;
+  std::vector<std::span<const Pack>> updates;
+  size_t at = 0;
+  for (size_t count : run_.update_packs) {
+    if (updates.size() == kMostUpdates) break;
+    updates.push_back(run_.packs.subspan(at, count));
+    at += count;
+  }
+  auto one = [&](std::span<const Pack> packs) {
+    int64_t counted = 0;
+    for (const Pack& pack : packs) counted += kind_ ? kind_->count(pack) : pack.used_targets;
+    if (kind_) kind_->begin_update(asker(), packs);
+    step_.step(packs, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)), {&run_.hyper, 1});
+  };
+  if (PrefixCache* prefix = step_.prefix())
+    for (const Pack& pack : run_.packs.first(at)) prefix->rows(pack, RowSet::kTrain);
+  const Clock::time_point start = Clock::now();
+  std::vector<double> seconds;
+  for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i)
+    seconds.push_back(timed([&] { one(updates[i % updates.size()]); }));
+  const Spread spread = spread_of(seconds, kStretchSeconds);
+  times.low = spread.low;
+  times.high = spread.high;
+  return steady_mean(seconds);
+}
+
 // The first update must find what a new step has.
 void Rehearser::restore() {
   update();  // clears the gradients
@@ -145,6 +182,29 @@ void Rehearser::restore() {
   for (size_t i = 0; i < step_.states().size(); ++i)
     step_.set_state(i, std::vector<std::byte>(step_.state(i).size()));
   for (Loss* kind : kinds_) kind->take_report();
+}
+
+double Rehearser::by_parts(const std::vector<Group*>& tried,
+                           const std::map<const Plan*, Group>& groups, RunTimes& times) {
+  const Clock::time_point start = Clock::now();
+  std::vector<double> rounds;
+  for (int round = 0; round < kMostRounds; ++round) {
+    if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    rounds.push_back(0);
+    for (Group* group : tried) {
+      const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
+      group->seconds.push_back(timed([&] { accumulate(pack); }));
+      rounds.back() += group->seconds.back();
+    }
+  }
+  const Spread spread = spread_of(rounds, kStretchSeconds);
+  times.low = spread.low;
+  times.high = spread.high;
+  double packs = 0;
+  const std::vector<const Group*> known(tried.begin(), tried.end());
+  for (const auto& [plan, group] : groups)
+    packs += static_cast<double>(group.packs.size()) * seconds_of(group.flops, known);
+  return packs / run_.updates + repeated([&] { update(); });
 }
 
 RunTimes Rehearser::measure() {
@@ -178,29 +238,14 @@ RunTimes Rehearser::measure() {
       std::clamp(kShortShare * whole, std::min(whole, kLeastSeconds), kShortSeconds);
   allowed_ = std::min(run_.most_seconds, std::max(kShare * whole, short_run));
 
-  const Clock::time_point start = Clock::now();
-  std::vector<double> rounds;
-  for (int round = 0; round < kMostRounds; ++round) {
-    if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
-    rounds.push_back(0);
-    for (Group* group : tried) {
-      const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
-      group->seconds.push_back(timed([&] { accumulate(pack); }));
-      rounds.back() += group->seconds.back();
-    }
-  }
-  const Spread spread = spread_of(rounds, kStretchSeconds);
-  times.low = spread.low;
-  times.high = spread.high;
-  double packs = 0;
-  const std::vector<const Group*> known(tried.begin(), tried.end());
-  for (const auto& [plan, group] : groups)
-    packs += static_cast<double>(group.packs.size()) * seconds_of(group.flops, known);
-  times.update = packs / run_.updates + repeated([&] { update(); });
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
+  times.update = whole_updates(first, times);
+  const bool by_packs = times.update == 0;
+  if (by_packs) times.update = by_parts(tried, groups, times);
   if (kind_) {
     const auto asked = static_cast<size_t>(std::max(1.0, packs_per_update));
-    times.update += repeated([&] { kind_->begin_update(asker(), run_.packs.first(asked)); });
+    if (by_packs)
+      times.update += repeated([&] { kind_->begin_update(asker(), run_.packs.first(asked)); });
     if (const int64_t count = kind_->count_asked(*run_.train, run_.valid))
       times.prepare =
           static_cast<double>(count) * repeated([&] { kind_->ask(asker(), run_.packs.front()); });

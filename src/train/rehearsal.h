@@ -30,10 +30,11 @@ struct Spread {
 Spread spread_of(std::span<const double> seconds, double stretch);
 
 struct Rehearsal {
-  std::span<const Pack> packs;     // of the run's first updates
-  double updates = 1;              // that many
-  double run_packs = 1;            // of the whole run
-  std::span<const Pack> held_out;  // all that are looked at
+  std::span<const Pack> packs;            // of the run's first updates
+  double updates = 1;                     // that many
+  std::vector<size_t> update_packs = {};  // of each of them, where whole updates may be tried
+  double run_packs = 1;                   // of the whole run
+  std::span<const Pack> held_out;         // all that are looked at
   const ExampleSet* train = nullptr;
   const ExampleSet* valid = nullptr;  // null: none
   Hyper hyper = {};

@@ -76,13 +76,15 @@ class RehearsalTest : public testing::TestWithParam<Op> {
 
 TEST_P(RehearsalTest, LeavesTheRunAsItWas) {
   const ExampleSet rows = rows_of({40, 9, 50, 20, 12});
-  for (bool split : {false, true}) {
+  for (const auto& [split, whole] :
+       {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
     const std::unique_ptr<TrainStep> plain = step(split), tried = step(split);
     const std::vector<Pack> packs = packs_of(rows, plain->limits());
     ASSERT_GT(packs.size(), 1U);
     Rehearsal r;
     r.packs = packs;
-    r.run_packs = 10;
+    r.run_packs = whole ? 1000 : 10;
+    if (whole) r.update_packs = {packs.size()};
     r.held_out = packs;
     r.train = &rows;
     r.hyper = AdamwSettings().hyper();
