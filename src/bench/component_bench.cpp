@@ -110,7 +110,8 @@ void bench_components(const BenchContext& c) {
       total.ms.resize(std::max(total.ms.size(), found->second.ms.size()));
       for (size_t i = 0; i < found->second.ms.size(); ++i) total.ms[i] += found->second.ms[i];
     }
-    if (total.ms.empty()) return;
+    // Nothing, or made together with another part.
+    if (total.ms.empty() || summarize(total.ms).median == 0) return;
     BenchResult r;
     r.bench = "components";
     r.what = cat(what, dir == Dir::kForward ? " forward" : " backward");

@@ -27,6 +27,20 @@ std::string step_name(const Plan& plan, const Step& step) {
   return name;
 }
 
+// Kernels of step `first` and of those behind it that are made together with it.
+std::string kernels_of(const Selection& selection, const std::vector<double>& seconds,
+                       size_t first) {
+  std::vector<std::string> names;
+  size_t s = first;
+  do {
+    const std::string& name = selection.steps[s].kernel;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  } while (++s < seconds.size() && seconds[s] == 0);
+  std::string all = names.front();
+  for (size_t i = 1; i < names.size(); ++i) all += " + " + names[i];
+  return all;
+}
+
 }  // namespace
 
 std::vector<double> median_seconds(const StepSeconds& runs, size_t steps) {
@@ -51,11 +65,14 @@ void emit_profile(const BenchContext& c, const std::string& of, const Plan& plan
     int64_t calls = 0;
   };
   std::map<std::string, Kernel> kernels;
+  std::string together;
   for (size_t s = 0; s < seconds.size(); ++s) {
-    Kernel& k = kernels[selection.steps[s].kernel];
+    const bool first = s == 0 || seconds[s] > 0;
+    if (first) together = kernels_of(selection, seconds, s);
+    Kernel& k = kernels[together];
     k.seconds += seconds[s];
     k.gflop += step_flops(plan, plan.steps[s]) * 1e-9;
-    ++k.calls;
+    k.calls += first;
   }
   std::vector<std::pair<std::string, Kernel>> order(kernels.begin(), kernels.end());
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {

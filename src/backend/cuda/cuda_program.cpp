@@ -122,20 +122,21 @@ void CudaProgram::wait() {
 std::vector<double> CudaProgram::run_timed() {
   std::vector<cudaEvent_t> events(calls().size() + 1);
   for (cudaEvent_t& e : events) succeed(cudaEventCreate(&e), "make an event");
+  std::vector<std::pair<size_t, size_t>> parts;  // steps made together: the first, the one behind
   enqueue_copies_in();
   cudaEventRecord(events[0], queue_.stream);
-  for (size_t i = 0; i < calls().size();) {
-    const size_t made = enqueue(i);
+  for (size_t i = 0; i < calls().size(); i = parts.back().second) {
+    parts.emplace_back(i, i + enqueue(i));
     flush(queue_);
-    for (size_t j = 0; j < made; ++j) cudaEventRecord(events[++i], queue_.stream);
+    cudaEventRecord(events[parts.back().second], queue_.stream);
   }
   enqueue_copies_out();
   wait();
-  std::vector<double> seconds;
-  for (size_t i = 0; i + 1 < events.size(); ++i) {
+  std::vector<double> seconds(calls().size(), 0.0);
+  for (const auto& [first, behind] : parts) {
     float ms = 0;
-    cudaEventElapsedTime(&ms, events[i], events[i + 1]);
-    seconds.push_back(static_cast<double>(ms) * 1e-3);
+    cudaEventElapsedTime(&ms, events[first], events[behind]);
+    seconds[first] = static_cast<double>(ms) * 1e-3;
   }
   for (cudaEvent_t e : events) cudaEventDestroy(e);
   return seconds;

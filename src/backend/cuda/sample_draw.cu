@@ -21,11 +21,12 @@ struct DrawArgs {
   Rows<const int32_t> how;
   int32_t* token;
   Walk walk;
-  int vocab, lane_logits;  // of a thread, in order of threads and blocks
-  int blocks;
-  bool wide;       // rows lie aligned, and lane_logits is a multiple of 4
-  int bits;        // a weight of 1 counts 2^bits
-  uint32_t least;  // weights from here on count without a remainder
+  int vocab;
+  int lane_logits = 0;  // of a thread, in order of threads and blocks
+  int blocks = 1;       // of a row
+  bool wide;            // rows lie aligned, and lane_logits is a multiple of 4
+  int bits;             // a weight of 1 counts 2^bits
+  uint32_t least;       // weights from here on count without a remainder
 };
 
 // What a filter keeps, likeliest first: the fewest that are `count` and have `mass`.
