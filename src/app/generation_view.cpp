@@ -18,7 +18,7 @@ Json generation_json(const Generation& g) {
 }
 
 std::string generation_statistics(const Generation& g) {
-  std::string end = g.finish_reason == "stop"     ? "the model ended it"
+  std::string end = g.finish_reason == "stop"     ? "ended by a stop token or text"
                     : g.finish_reason == "length" ? "cut at the limit"
                                                   : "stopped by you";
   return cat(plural(g.prompt_tokens, "prompt token"), " at ", fixed(g.prompt_tps, 1), "/s; ",

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "app/format.h"
+#include "app/signals.h"
 #include "app/terminal.h"
 #include "text/unicode.h"
 
@@ -17,7 +18,8 @@ namespace wick {
 
 namespace {
 
-// Keys arrive one by one and signals as characters, for as long as one of these lives.
+// Keys arrive one by one and Ctrl-C as a character, for as long as one of these lives. Signals from
+// elsewhere are an end of the input meanwhile, so that they find the terminal as it was before.
 class RawMode {
  public:
   RawMode() {
@@ -38,13 +40,18 @@ class RawMode {
   RawMode(const RawMode&) = delete;
   RawMode& operator=(const RawMode&) = delete;
 
+  bool ended() const { return stop_.asked(); }
+
  private:
+  StopSignal stop_;
   termios before_{};
 };
 
 // What is typed, byte by byte.
 class Keys {
  public:
+  explicit Keys(const RawMode& mode) : mode_(mode) {}
+
   // -1 at the end.
   int next() {
     if (held_ >= 0) return std::exchange(held_, -1);
@@ -52,7 +59,7 @@ class Keys {
     while (true) {
       ssize_t got = ::read(STDIN_FILENO, &byte, 1);
       if (got == 1) return byte;
-      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EINTR && !mode_.ended()) continue;
       return -1;
     }
   }
@@ -91,6 +98,7 @@ class Keys {
   }
 
  private:
+  const RawMode& mode_;
   int held_ = -1;  // read, but not of the character before
 };
 
@@ -201,7 +209,7 @@ LineReader::Result LineReader::read(const std::string& prompt, std::string& line
 
 LineReader::Result LineReader::edit(const std::string& prompt, std::string& text) {
   RawMode raw;
-  Keys keys;
+  Keys keys(raw);
   Line line;
   size_t place = history_.size();  // in the history; its size is the new line
   std::string fresh;

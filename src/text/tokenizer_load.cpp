@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/impostor.h"
 #include "text/component.h"
 #include "text/tokenizer_impl.h"
 
@@ -183,6 +184,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   constexpr size_t kMaxTemplate = size_t{1} << 24;
   if (auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, ignored)) {
     impl->chat_template = read_file(path, kMaxTemplate);
+    if (std::string_view hint = impostor_hint(impl->chat_template); !hint.empty())
+      fail(ErrorCode::kCorruptFile, path.string(), ": ", hint);
   } else if (impl->chat_template.empty()) {
     std::filesystem::path other = folder / "chat_template.json";
     impl->chat_template = read_chat_template(read_json_if_present(other), other.string());

@@ -311,41 +311,68 @@ TEST_F(Run, ChatKeepsAndForgets) {
   EXPECT_EQ(r.lines()[0]["text"], turns[0]["text"]);
 }
 
-TEST_F(Run, ChatInATerminal) {
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    execl(WICK_BINARY, "wick", "chat", "--model", model_.c_str(), "-m", "2", nullptr);
+// wick chat in a terminal of its own.
+class Chat {
+ public:
+  explicit Chat(const std::string& model) {
+    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    if (child_ != 0) return;
+    execl(WICK_BINARY, "wick", "chat", "--model", model.c_str(), "-m", "2", nullptr);
     _exit(127);
   }
-  std::string seen;
-  auto wait_for = [&](const std::string& text) {
+  ~Chat() { close(terminal_); }
+
+  void wait_for(const std::string& text) {
     char block[1024];
-    while (seen.find(text) == std::string::npos) {
-      const ssize_t got = ::read(terminal, block, sizeof block);
+    while (seen_.find(text) == std::string::npos) {
+      const ssize_t got = ::read(terminal_, block, sizeof block);
       if (got <= 0) return;
-      seen.append(block, static_cast<size_t>(got));
+      seen_.append(block, static_cast<size_t>(got));
     }
-    seen.erase(0, seen.find(text) + text.size());
-  };
-  auto type = [&](const std::string& keys) {
-    ASSERT_EQ(::write(terminal, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
-  };
-  wait_for("> ");
-  type("\u6f22");  // takes two columns
-  wait_for("\u6f22\x1b[K\r\x1b[4C");
-  type("\xe9\r");  // Latin-1: the line ends all the same
-  wait_for("\ufffd");
-  wait_for("\x1b[?2004l");
-  wait_for("> ");
-  type("\x04");
-  int status = 0;
-  wait_for("never");
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  close(terminal);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    seen_.erase(0, seen_.find(text) + text.size());
+  }
+  void type(const std::string& keys) {
+    ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  void send(int signal) { ASSERT_EQ(::kill(child_, signal), 0); }
+  // The exit code; what is left of the output stays in seen().
+  int end() {
+    wait_for("never");
+    int status = 0;
+    EXPECT_EQ(waitpid(child_, &status, 0), child_);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  const std::string& seen() const { return seen_; }
+
+ private:
+  pid_t child_ = -1;
+  int terminal_ = -1;
+  std::string seen_;
+};
+
+TEST_F(Run, ChatInATerminal) {
+  Chat chat(model_);
+  chat.wait_for("> ");
+  chat.type("\u6f22");  // takes two columns
+  chat.wait_for("\u6f22\x1b[K\r\x1b[4C");
+  chat.type("\xe9\r");  // Latin-1: the line ends all the same
+  chat.wait_for("\ufffd");
+  chat.wait_for("\x1b[?2004l");
+  chat.wait_for("> ");
+  chat.type("\x04");
+  EXPECT_EQ(chat.end(), 0);
+}
+
+TEST_F(Run, ChatThatIsToldToEndLeavesTheTerminalAsItWas) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    Chat chat(model_);
+    chat.wait_for("> ");
+    chat.type("abc");
+    chat.wait_for("abc");
+    chat.send(signal);
+    EXPECT_EQ(chat.end(), 0);
+    EXPECT_NE(chat.seen().find("\x1b[?2004l"), std::string::npos) << chat.seen();
+  }
 }
 
 TEST_F(Run, FullTrainingFromRandomWeights) {

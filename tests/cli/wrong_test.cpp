@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "cli/cli.h"
 
 namespace wick::test {
@@ -58,6 +60,13 @@ TEST_F(Wrong, FilesForFoldersAndFoldersForFiles) {
                 {"has no adapter_config.json"});
   expect_failed(wick(train(data_, file)), {"some.txt: cannot create this folder", "in the way"});
   expect_failed(wick(train(data_, file + "/x")), {"cannot create this folder", "in the way"});
+}
+
+TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
+  std::ofstream(model_ + "/chat_template.jinja")
+      << "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";
+  expect_failed(wick({"generate", "--model", model_, "-p", "x"}),
+                {"chat_template.jinja: this is a Git LFS pointer"});
 }
 
 TEST_F(Wrong, AnAdapterOfAnotherModel) {
