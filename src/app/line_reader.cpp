@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/line_reader.h"
 
+#include <poll.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -56,12 +57,18 @@ class Keys {
   int next() {
     if (held_ >= 0) return std::exchange(held_, -1);
     unsigned char byte = 0;
-    while (true) {
+    pollfd keyboard{STDIN_FILENO, POLLIN, 0};
+    while (!mode_.ended()) {
+      // A signal that comes just before the wait, or to another thread, does not end it.
+      constexpr int kPatienceMs = 100;
+      const int ready = ::poll(&keyboard, 1, kPatienceMs);
+      if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
       ssize_t got = ::read(STDIN_FILENO, &byte, 1);
       if (got == 1) return byte;
-      if (got < 0 && errno == EINTR && !mode_.ended()) continue;
+      if (got < 0 && errno == EINTR) continue;
       return -1;
     }
+    return -1;
   }
 
   // One character of UTF-8, given its first byte; U+FFFD for bytes that are none, as terminals of
