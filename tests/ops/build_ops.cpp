@@ -32,12 +32,7 @@ void Builder::linear() {
   output("dx", {t, k}, n, true);
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
-  if (c_.arg("w").dtype != DType::kBF16) {
-    // A short sum does not even out that some rows are larger than most.
-    constexpr int64_t kShort = 32;
-    unit_terms({"y"}, k < kShort ? 2 : 1);
-    unit_terms({"dx"}, n < kShort ? 2 : 1);
-  }
+  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"y", "dx"});
   if (size("narrow", 0) != 0) unit_terms({"y"}, kByteTerms);
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
