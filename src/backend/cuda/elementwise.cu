@@ -3,6 +3,7 @@
 #include "backend/accepts.h"
 #include "backend/cuda/columns.cuh"
 #include "backend/cuda/gate.cuh"
+#include "backend/cuda/random.cuh"
 
 namespace wick::cuda {
 namespace {
@@ -236,20 +237,6 @@ void bias_bwd(const StepArgs& args) {
 }
 size_t bias_bwd_scratch(const StepArgs& args, int) {
   return column_sums_scratch(args.in[0].rows, args.in[0].cols);
-}
-
-// philox() of base/rng.h.
-__device__ inline uint4 random_words(uint2 key, uint32_t counter, uint64_t site) {
-  uint4 c{counter, 0, static_cast<uint32_t>(site), static_cast<uint32_t>(site >> 32)};
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
-    c = {high1 ^ c.y ^ key.x, low1, high0 ^ c.w ^ key.y, low0};
-    key.x += 0x9E3779B9u;
-    key.y += 0xBB67AE85u;
-  }
-  return c;
 }
 
 template <typename T, bool kAligned>

@@ -3,6 +3,7 @@
 // the blocks of a row share.
 #pragma once
 
+#include "backend/cuda/random.cuh"
 #include "backend/cuda/sample.cuh"
 #include "backend/cuda/shared.cuh"
 
@@ -37,16 +38,9 @@ __device__ inline float weight_of(float x) {
   return __fmul_rn(p, __int_as_float((static_cast<int>(n) + 127) << 23));
 }
 
-// philox() of base/rng.h, and random_draw().where of backend/draw.h
+// random_draw().where of backend/draw.h
 __device__ inline double where_of(uint2 key, uint32_t position) {
-  uint4 c{position, 0, 0, 0};
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t high0 = __umulhi(0xD2511F53u, c.x), low0 = 0xD2511F53u * c.x;
-    const uint32_t high1 = __umulhi(0xCD9E8D57u, c.z), low1 = 0xCD9E8D57u * c.z;
-    c = {high1 ^ c.y ^ key.x, low1, high0 ^ c.w ^ key.y, low0};
-    key.x += 0x9E3779B9u;
-    key.y += 0xBB67AE85u;
-  }
+  const uint4 c = random_words(key, position, 0);
   const uint64_t bits = static_cast<uint64_t>(c.y) << 32 | c.z;
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
