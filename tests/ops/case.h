@@ -41,6 +41,7 @@ struct Arg {
   int64_t reduction = 1;           // how many terms are summed into an element
   int half_terms = 0;              // a kernel may round what it sums, or sums from, to bf16
   bool by_units = false;           // … only where products are made by units of bf16
+  double integer_terms = 0;        // what rounding them to integers may cost, on rungs that do
   std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
   std::vector<int32_t> ints = {};  // of an i32
 };

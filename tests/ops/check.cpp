@@ -21,12 +21,13 @@ bool is_defined(const Case& c, const Arg& arg, size_t i) {
 
 // "" or the worst element of an output that is out of tolerance.
 std::string compare(const Case& c, const Arg& arg, const std::vector<double>& got,
-                    const std::vector<double>& want, bool has_units) {
+                    const std::vector<double>& want, bool has_units, bool has_integers) {
   double mean = 0;
   for (double w : want)
     mean += std::isfinite(w) ? std::abs(w) / static_cast<double>(want.size()) : 0;
   const int half_terms = arg.by_units && !has_units ? 0 : arg.half_terms;
   double limit = tolerance(arg.dtype, arg.reduction, half_terms), worst = 0;
+  if (has_integers) limit += arg.integer_terms;
   size_t at = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     if (got[i] == want[i] || !is_defined(c, arg, i)) continue;
@@ -60,6 +61,7 @@ class Opened {
   // "" or what is wrong. Throws: kUnsupported.
   std::string check(const Case& c, Dir dir, const std::vector<std::vector<double>>& want) {
     const bool has_units = backends_[0]->preferred_compute() == DType::kBF16;
+    const bool has_integers = backends_[0]->info().isa == "avx2";
     std::vector<std::vector<std::byte>> bits;
     for (size_t b = 0; b < backends_.size(); ++b) {
       for (int repeat = 0; repeat < 2; ++repeat) {
@@ -73,7 +75,7 @@ class Opened {
           if (first) bits.push_back(out ? out->element_bytes() : std::vector<std::byte>{});
           if (!out) continue;
           const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
-          if (first) wrong = compare(c, arg, out->contents(), want[i], has_units);
+          if (first) wrong = compare(c, arg, out->contents(), want[i], has_units, has_integers);
           if (!first && out->element_bytes() != bits[i]) {
             wrong = cat(arg.name, " has other bits with ", kThreadCounts[b], " threads, run ",
                         repeat + 1, ", than with 1 thread, run 1");

@@ -55,6 +55,7 @@ GROUPS = {
     "prefill": "Prefill, a prompt of 512 tokens",
     "decode": "Decoding, batch 1, prompt 128, greedy",
 }
+ISAS = ["amx", "avx512_bf16", "avx512", "avx2", "neon", "sse4", "scalar"]
 TYPES = {"f32": "f32", "bf16": "bf16", "8": "8-bit", "4": "4-bit"}
 BYTES = {"f32": 4, "bf16": 2, "8": 34 / 32, "4": 18 / 32}  # of a weight, scales included
 
@@ -356,9 +357,18 @@ def with_speeds(readme, text):
 
 
 def read_results(folder):
+    """CPUs first, the best instruction set before the others, then cards."""
     paths = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
     found = [json.loads(path.read_text()) for path in paths]
-    return [r for r in found if r.get("format") in (1, table_cuda.FORMAT)]
+    found = [r for r in found if r.get("format") in (1, table_cuda.FORMAT)]
+
+    def place(results):
+        if results["format"] == table_cuda.FORMAT:
+            return len(ISAS) + 1
+        isa = results["machine"]["isa"]
+        return ISAS.index(isa) if isa in ISAS else len(ISAS)
+
+    return sorted(found, key=place)
 
 
 def main():
