@@ -96,10 +96,7 @@ ValueId Recorder::linear(ValueId x, ValueId w, ValueId bias, float scale) {
 }
 
 ValueId Recorder::linear_f32(ValueId x, ValueId w) {
-  const ValueId y = linear_as(DType::kF32, x, w, kNone, 1.0f);
-  // What is read outside the plan, as logits are, is never narrow.
-  std::get<LinearAttr>(plan_.steps.back().attr).narrow = false;
-  return y;
+  return linear_as(DType::kF32, x, w, kNone, 1.0f);
 }
 
 ValueId Recorder::linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, float scale) {
@@ -107,7 +104,8 @@ ValueId Recorder::linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, flo
               (bias == kNone || shape(bias).elements() == shape(w)[0]),
           plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");
   ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, dtype);
-  const bool narrow = narrow_ && dtype_is_quantized(plan_.value(w).dtype);
+  const bool narrow = narrow_ && dtype_is_quantized(plan_.value(w).dtype) &&
+                      dtype == plan_.value(x).dtype;  // never what is read outside the plan
   append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale, narrow}});
   return y;
 }

@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kBlock = 32;
 
 // The most that a number of x becomes.
-constexpr float fixed_most(int bytes) { return bytes == 1 ? 127.0f : 32767.0f; }
+constexpr float kMostByte = 127.0f, kMostWord = 32767.0f;
 
 // Block b of a row as floats, zero past its end.
 inline void load_block(const Operand& x, int64_t row, int64_t b, float* to) {

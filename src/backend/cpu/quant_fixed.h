@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of quantised rows (quant/rows.h) on AVX2 where a plan only generates
-// (LinearAttr::narrow). x becomes integers with a scale for each block of 32 columns: of 8 bits
-// beside codes of 4, of 15 beside codes of 8. A block's sum is then exact, made of products of
-// pairs, 32 or 16 to an instruction where f32 has 8, and scaled once.
+// (LinearAttr::narrow). x becomes integers with a scale for each block of 32 columns: of 15 bits,
+// or where rows are many and codes have 4 bits, of 8. A block's sum is then exact, made of products
+// of pairs, 16 or 32 to an instruction where f32 has 8, and scaled once.
 #pragma once
 
 #include "backend/cpu/rungs.h"
@@ -40,9 +40,6 @@ struct FixedCodes {
   const uint8_t* scales(int64_t r) const { return row(r) + code_bytes; }
   int64_t block_bytes() const { return bits * 4; }
 };
-
-// How many bytes a number of x has beside codes of so many bits.
-constexpr int fixed_bytes(int bits) { return bits == 4 ? 1 : 2; }
 
 // y (+)= scale * sum + bias for rows of one output after the other.
 struct FixedFinish {

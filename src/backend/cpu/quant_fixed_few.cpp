@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few rows of x as integers by quantised rows (decoding). One row of w after the other, so that a
-// thread reads one stream; 64 codes of 4 bits are eleven instructions beside x in bytes, of which
-// four pipes of a core make 13 bytes a cycle. Bound by reading the codes from memory.
+// Few rows of x as integers of 15 bits by quantised rows (decoding). One row of w after the other,
+// so that a thread reads one stream. 32 codes of 4 or 8 bits and their scale are nine instructions,
+// where f32 would take twenty. Bound by reading the codes from memory.
 #include "backend/cpu/quant_fixed.h"
 
 #if WICK_CPU_AVX2
@@ -26,7 +26,7 @@ struct FixedX {
   int64_t row_bytes, row_blocks;
   FixedX(const FixedCodes& w, int64_t rows, void* scratch) {
     row_blocks = (w.blocks + kChunk - 1) / kChunk * kChunk;
-    row_bytes = row_blocks * kBlock * fixed_bytes(w.bits);
+    row_bytes = row_blocks * kBlock * 2;
     ints = static_cast<char*>(scratch);
     scales = reinterpret_cast<float*>(ints + rows * row_bytes);
     starts = scales + rows * row_blocks;
@@ -40,48 +40,30 @@ WICK_AVX2_BEGIN
 namespace wick::cpu {
 namespace {
 
-// Which block of a chunk has lane i where blocks go by pairs; and back.
-constexpr int32_t place_of(int64_t i) { return static_cast<int32_t>(i % 4 * 2 + i / 4); }
-constexpr int64_t lane_of(int64_t block) { return block % 2 * 4 + block / 2; }
-
 void fix_row(const Operand& x, int64_t row, int bits, const FixedX& to) {
-  const int bytes = fixed_bytes(bits);
-  char* ints = to.ints + row * to.row_bytes;
   for (int64_t b = 0; b < to.row_blocks; ++b) {
     alignas(32) float part[kBlock];
     load_block(x, row, b, part);
     __m256i v[4];
-    const float scale = fix_block(part, fixed_most(bytes), v);
-    if (bytes == 2) {
-      auto* at = reinterpret_cast<__m256i*>(ints + b * 64);
-      _mm256_storeu_si256(at, words_of(v[0], v[1]));
-      _mm256_storeu_si256(at + 1, words_of(v[2], v[3]));
-    } else {
-      // Two blocks' first halves, then their last ones: what one load of codes meets.
-      const __m256i all = bytes_of(v);
-      char* at = ints + b / 2 * 64 + b % 2 * 16;
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(all));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(at + 32), _mm256_extracti128_si256(all, 1));
-    }
+    const float scale = fix_block(part, kMostWord, v);
+    auto* at = reinterpret_cast<__m256i*>(to.ints + row * to.row_bytes + b * 64);
+    _mm256_storeu_si256(at, words_of(v[0], v[1]));
+    _mm256_storeu_si256(at + 1, words_of(v[2], v[3]));
     alignas(32) int32_t lanes[8];
     _mm256_store_si256(
         reinterpret_cast<__m256i*>(lanes),
         _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3])));
     int32_t sum = 0;
     for (int32_t lane : lanes) sum += lane;
-    const int64_t lane =
-        row * to.row_blocks + (bits == 8 ? b : b / kChunk * kChunk + lane_of(b % kChunk));
-    to.scales[lane] = scale;
-    to.starts[lane] = bits == 4 ? -8.0f * scale * static_cast<float>(sum) : 0.0f;
+    to.scales[row * to.row_blocks + b] = scale;
+    to.starts[row * to.row_blocks + b] = bits == 4 ? -8.0f * scale * static_cast<float>(sum) : 0.0f;
   }
 }
 
-// The scale of which group each lane has: blocks in order or, beside bytes of x, in each half those
-// that one load of codes has there, so that both halves' are one lane in both.
-inline __m256i scale_order(int bits, int64_t in_group) {
+// The scale of which group each block of a chunk has.
+inline __m256i scale_order(int64_t in_group) {
   alignas(32) int32_t lanes[kChunk];
-  for (int32_t i = 0; i < kChunk; ++i)
-    lanes[i] = (bits == 8 ? i : place_of(i)) / static_cast<int32_t>(in_group);
+  for (int32_t i = 0; i < kChunk; ++i) lanes[i] = i / static_cast<int32_t>(in_group);
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes));
 }
 
@@ -107,36 +89,26 @@ inline __m256i load32(const void* at) {
 }
 inline __m128i load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 
-// Block `b` of a chunk: 32 codes of 8 bits and as many words of x.
-template <int Rows>
-inline void add_words(const uint8_t* codes, const char* x, int64_t row_bytes, int64_t b,
-                      const float (*factor)[kChunk], __m256* total) {
-  const __m256i first = _mm256_cvtepi8_epi16(load16(codes));
-  const __m256i last = _mm256_cvtepi8_epi16(load16(codes + 16));
+// 32 codes and as many words of x; `factors` of the rows lie kChunk apart.
+template <int Bits, int Rows>
+inline void add_block(const uint8_t* codes, const char* x, int64_t row_bytes, const float* factors,
+                      __m256* total) {
+  __m256i first, last;
+  if constexpr (Bits == 8) {
+    first = _mm256_cvtepi8_epi16(load16(codes));
+    last = _mm256_cvtepi8_epi16(load16(codes + 16));
+  } else {
+    const __m256i both = _mm256_cvtepu8_epi16(load16(codes));
+    first = _mm256_and_si256(both, _mm256_set1_epi16(15));
+    last = _mm256_srli_epi16(both, 4);
+  }
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const char* at = x + i * row_bytes;
     const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(first, load32(at)),
                                          _mm256_madd_epi16(last, load32(at + 32)));
-    total[i] =
-        _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(&factor[i][b]), total[i]);
-  }
-}
-
-// Blocks 2 P and 2 P + 1 of a chunk: 64 codes of 4 bits and as many bytes of x.
-template <int P, int Rows>
-inline void add_bytes(__m256i codes, const char* x, int64_t row_bytes, const __m256* factor,
-                      __m256* total) {
-  const __m256i mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-  const __m256i first = _mm256_and_si256(codes, mask);
-  const __m256i last = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask);
-  WICK_UNROLL
-  for (int i = 0; i < Rows; ++i) {
-    const char* at = x + i * row_bytes;
-    const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first, load32(at)),
-                                           _mm256_maddubs_epi16(last, load32(at + 32)));
-    total[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones)),
-                               _mm256_permute_ps(factor[i], P * 0b01010101), total[i]);
+    total[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(factors + i * kChunk),
+                               total[i]);
   }
 }
 
@@ -152,33 +124,18 @@ struct Totals {
   __m256 parts[2][Rows], start[Rows];
 };
 
-template <int P, int Rows>
-inline void add_pair(const uint8_t* codes, int64_t blocks, const char* x, int64_t row_bytes,
-                     const __m256* factor, Totals<Rows>& totals) {
-  if (2 * P >= blocks) return;
-  const __m256i some =
-      2 * P + 1 < blocks ? load32(codes + P * 32) : _mm256_zextsi128_si256(load16(codes + P * 32));
-  add_bytes<P, Rows>(some, x + P * 64, row_bytes, factor, totals.parts[P % 2]);
-}
-
 // Up to kChunk blocks. Whole chunks are told so by a constant.
 template <int Bits, int Rows>
 inline void add_chunk(const uint8_t* codes, int64_t blocks, const char* x, int64_t row_bytes,
                       const __m256* factor, Totals<Rows>& totals) {
-  if constexpr (Bits == 8) {
-    alignas(32) float factors[Rows][kChunk];
-    WICK_UNROLL
-    for (int i = 0; i < Rows; ++i) _mm256_store_ps(factors[i], factor[i]);
-    WICK_UNROLL
-    for (int64_t b = 0; b < kChunk; ++b) {
-      if (b >= blocks) break;
-      add_words<Rows>(codes + b * 32, x + b * 64, row_bytes, b, factors, totals.parts[b % 2]);
-    }
-  } else {
-    add_pair<0, Rows>(codes, blocks, x, row_bytes, factor, totals);
-    add_pair<1, Rows>(codes, blocks, x, row_bytes, factor, totals);
-    add_pair<2, Rows>(codes, blocks, x, row_bytes, factor, totals);
-    add_pair<3, Rows>(codes, blocks, x, row_bytes, factor, totals);
+  alignas(32) float factors[Rows * kChunk];
+  WICK_UNROLL
+  for (int i = 0; i < Rows; ++i) _mm256_store_ps(factors + i * kChunk, factor[i]);
+  WICK_UNROLL
+  for (int64_t b = 0; b < kChunk; ++b) {
+    if (b >= blocks) break;
+    add_block<Bits, Rows>(codes + b * Bits * 4, x + b * 64, row_bytes, factors + b,
+                          totals.parts[b % 2]);
   }
 }
 
@@ -214,7 +171,7 @@ void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __
       add_chunk<Bits, Rows>(codes, left, ints, x.row_bytes, factor, totals);
     codes += kChunk * Bits * 4;
     scales += kChunk / w.in_group * 2;
-    ints += kChunk * kBlock * fixed_bytes(Bits);
+    ints += kChunk * kBlock * 2;
   }
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i)
@@ -234,7 +191,7 @@ DotsFn dots_of(int64_t rows) {
 void fixed_outputs(const FixedCodes& w, const FixedX& x, int64_t rows, const FixedFinish& finish,
                    int64_t n0, int64_t n1) {
   float sums[kRowsAtOnce * kOutputs];
-  const __m256i order = scale_order(w.bits, w.in_group);
+  const __m256i order = scale_order(w.in_group);
   for (int64_t n = n0; n < n1; n += kOutputs) {
     const int64_t outputs = std::min(kOutputs, n1 - n);
     for (int64_t t = 0; t < rows; t += kRowsAtOnce) {

@@ -13,6 +13,9 @@
 namespace wick::cpu {
 namespace {
 
+// Of a number of x beside codes of so many bits.
+constexpr int x_bytes(int bits) { return bits == 4 ? 1 : 2; }
+
 constexpr int64_t kCols = 16;              // of a panel: two vectors
 constexpr int64_t kRows = 4;               // of x in a tile
 constexpr int64_t kNearRows = 256;         // of x that stay in the second cache
@@ -25,7 +28,7 @@ struct TiledX {
   int64_t blocks, block_bytes;
   char* data;
   TiledX(const FixedCodes& w, void* scratch) : blocks(w.blocks), data(static_cast<char*>(scratch)) {
-    block_bytes = kRows * (kBlock * fixed_bytes(w.bits) + 8);
+    block_bytes = kRows * (kBlock * x_bytes(w.bits) + 8);
   }
   char* at(int64_t tile, int64_t block) const {
     return data + (tile * blocks + block) * block_bytes;
@@ -62,7 +65,7 @@ namespace {
 
 void fix_tile(const Operand& x, int64_t row, int64_t rows, int bits, const TiledX& to,
               int64_t tile) {
-  const int bytes = fixed_bytes(bits);
+  const int bytes = x_bytes(bits);
   for (int64_t b = 0; b < to.blocks; ++b) {
     char* at = to.at(tile, b);
     auto* scales = reinterpret_cast<float*>(at + kRows * kBlock * bytes);
@@ -74,7 +77,7 @@ void fix_tile(const Operand& x, int64_t row, int64_t rows, int bits, const Tiled
       else
         std::fill_n(part, kBlock, 0.0f);
       __m256i v[4];
-      scales[r] = fix_block(part, fixed_most(bytes), v);
+      scales[r] = fix_block(part, bytes == 1 ? kMostByte : kMostWord, v);
       alignas(32) int32_t words[16];
       if (bytes == 1) {
         const __m256i all = bytes_of(v);
@@ -148,7 +151,7 @@ void fill_panel(const FixedCodes& w, int64_t n, int64_t b0, int64_t b1, const Pa
       turn_words(v, to + half * 4);
       if (w.bits == 8) turn_words(upper, to + 8 * kCols * 4 + half * 4);
     }
-    to += kCols * kBlock * fixed_bytes(w.bits);
+    to += kCols * kBlock * x_bytes(w.bits);
     float* scales = room.scales + (b - b0) * kCols;
     for (int64_t i = 0; i < kCols; ++i) {
       bf16 scale;
@@ -167,7 +170,7 @@ inline __m256i word_in_all(const char* at) {
 // sums[r][kCols] of one tile of x and `blocks` blocks of a panel, added to what is there.
 template <int Bits>
 void fixed_tile(const char* x, const PanelRoom& room, int64_t blocks, float* sums) {
-  constexpr int kBytes = fixed_bytes(Bits);
+  constexpr int kBytes = x_bytes(Bits);
   const char* w = room.codes;
   const float* scales = room.scales;
   __m256 total[kRows][2];
