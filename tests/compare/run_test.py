@@ -77,6 +77,11 @@ class RunTest(unittest.TestCase):
         record = measured(case("raise SystemExit('no such flag')"))
         self.assertEqual(record["skipped"], "no such flag")
 
+    def test_large_shapes_are_trained_where_that_takes_a_minute(self):
+        self.assertFalse(run.trains(setting(wick_isa="avx2", peak_gflops=100), "qwen2.5-7b"))
+        self.assertTrue(run.trains(setting(wick_isa="avx2", peak_gflops=1000), "qwen2.5-7b"))
+        self.assertTrue(run.trains(setting(wick_isa="amx", peak_gflops=300), "qwen2.5-7b"))
+
     def test_a_process_that_hangs_is_stopped(self):
         record = measured(case("import time; time.sleep(600)", limit=0.5))
         self.assertIn("stopped after", record["skipped"])

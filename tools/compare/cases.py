@@ -32,6 +32,11 @@ def weight_bytes(shape):
     return 2 * (linears + (1 if tied else 2) * hidden * vocab)
 
 
+def shape_gflop(shape, tokens):
+    """Of a prompt of so many tokens; a training step is three times that at most."""
+    return weight_bytes(shape) * tokens / 1e9
+
+
 # Bytes of a weight as it rests, scales included.
 BYTES = {"f32": 4, "bf16": 2, "8": 34 / 32, "4": 18 / 32}
 
@@ -87,6 +92,7 @@ class Setting:
     shim: str
     flags: list
     wick_isa: str = ""
+    peak_gflops: float = 0
 
     def ids(self):
         return json.loads((self.folder / "ids.json").read_text())

@@ -170,6 +170,13 @@ def left_out(options):
     return options.quick and options.only == "*"
 
 
+def trains(setting, shape):
+    """Whether a training step of a larger shape takes less than a minute or so at this machine's
+    measured peak in f32; with units of bf16 it takes a fraction of that."""
+    seconds = 3 * case_list.shape_gflop(shape, 512) / setting.peak_gflops
+    return seconds < 60 or setting.wick_isa in ("amx", "avx512_bf16")
+
+
 def bench_runs(setting, options):
     """(name, flags, which lines are kept) of the processes that make wick's own tables."""
     own = ["--model", setting.folder / "model"]
@@ -180,9 +187,11 @@ def bench_runs(setting, options):
            lambda bench: bench == "profile")
     for shape in case_list.SHAPES:
         if not left_out(options):
+            tables = ["train", "prefill", "decode"] if trains(setting, shape) else ["prefill",
+                                                                                    "decode"]
             yield (shape, None if available_bytes() < 1.3 * case_list.weight_bytes(shape) else
-                   ["train", "prefill", "decode", "--shape", shape, "--iters", "2",
-                    "--warmup", "1"], lambda bench: True)
+                   [*tables, "--shape", shape, "--iters", "2", "--warmup", "1"],
+                   lambda bench: True)
 
 
 def bench(setting, options, state, save, deadline):
@@ -229,7 +238,7 @@ def peer_shape(setting, shape):
     """PyTorch on random weights of a larger shape; its training step needs room beside them."""
     words = [sys.executable, case_list.HERE / "peer_torch.py", "shape", setting.folder, "--dtype",
              "bf16", "--shape", shape, "--threads", setting.threads, "--count", 2]
-    if available_bytes() < 1.6 * case_list.weight_bytes(shape):
+    if available_bytes() < 1.6 * case_list.weight_bytes(shape) or not trains(setting, shape):
         words.append("--no-train")
     rung = case_list.torch_rungs(setting, "bf16", True)[0]
     done = run_process([str(word) for word in words], rung.environment, 420)
@@ -274,7 +283,7 @@ def main():
     out = options.out or root / "bench" / "results" / f"{name}.json"
     setting = case_list.Setting(options.folder, options.folder / "work", options.wick,
                                 options.threads, options.quick, options.shim, machine["flags"],
-                                device["isa"])
+                                device["isa"], device["peak_gflops"])
     setting.work.mkdir(exist_ok=True)
     identity = {"format": FORMAT, "commit": git("rev-parse", "--short=12", "HEAD"),
                 "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
