@@ -170,11 +170,16 @@ def left_out(options):
     return options.quick and options.only == "*"
 
 
+def has_units(setting):
+    """Whether wick computes in bf16 by itself."""
+    return setting.wick_isa in ("amx", "avx512_bf16")
+
+
 def trains(setting, shape):
     """Whether a training step of a larger shape takes less than a minute or so at this machine's
     measured peak in f32; with units of bf16 it takes a fraction of that."""
     seconds = 3 * case_list.shape_gflop(shape, 512) / setting.peak_gflops
-    return seconds < 60 or setting.wick_isa in ("amx", "avx512_bf16")
+    return seconds < 60 or has_units(setting)
 
 
 def bench_runs(setting, options):
@@ -182,7 +187,8 @@ def bench_runs(setting, options):
     own = ["--model", setting.folder / "model"]
     seconds = ["--seconds", "0.3"] if options.quick else []
     yield "auto", ["all", *own, *seconds], lambda bench: bench != "profile"
-    yield "f32", ["ops", "lora", "gradient", *own, "--dtype", "f32", *seconds], lambda bench: True
+    other = "f32" if has_units(setting) else "bf16"
+    yield other, ["ops", "lora", "gradient", *own, "--dtype", other, *seconds], lambda bench: True
     yield ("profile", ["train", "prefill", "decode", *own, "--profile", *seconds],
            lambda bench: bench == "profile")
     for shape in case_list.SHAPES:
@@ -215,7 +221,7 @@ def bench(setting, options, state, save, deadline):
             run["skipped"] = done.why()
         if name in case_list.SHAPES:
             run["peer"] = peer_shape(setting, name)
-        if name in ("auto", "f32"):
+        if name in ("auto", "f32", "bf16"):
             run["peer"] = peer_ops(setting, options, {x.get("dtype") for x in run["lines"]})
         save()
     return True

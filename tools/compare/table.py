@@ -128,10 +128,12 @@ def headline(results):
     for group, title in GROUPS.items():
         cases = [c for c in results["cases"] if c["group"] == group]
         if group != "decode":
-            row(f"{title}: the fastest of each", fastest(filter(is_wick, cases)),
-                fastest(rivals(cases)))
+            best = fastest(filter(is_wick, cases)), fastest(rivals(cases))
+            row(f"{title}: the fastest of each", *best)
             exact = [c for c in cases if c["bits"] == "f32"]
-            row(f"{title}: f32", fastest(filter(is_wick, exact)), fastest(rivals(exact)))
+            found = fastest(filter(is_wick, exact)), fastest(rivals(exact))
+            if found != best:
+                row(f"{title}: f32", *found)
         else:
             for bits, shown in TYPES.items():
                 same = [c for c in cases if c["bits"] == bits]
@@ -273,7 +275,7 @@ def bench_part(results):
             line = dict(line)
             if line.get("weight_dtype", "").startswith("q"):
                 line["dtype"] = f"{line['dtype']}, weights {line['weight_dtype']}"
-            if name not in ("auto", "f32", "profile"):
+            if name not in ("auto", "f32", "bf16", "profile"):
                 line["what"] = f"{name}: {line['bench']}, {line['what']}"
                 line["bench"] = "shapes"
             lines.append(line)
