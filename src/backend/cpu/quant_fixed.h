@@ -13,7 +13,6 @@
 #define WICK_CPU_AVX2 1
 #include <immintrin.h>
 
-#define WICK_AVX2_TARGET "avx2,fma"
 #if defined(__clang__)
 #define WICK_AVX2_BEGIN \
   _Pragma("clang attribute push(__attribute__((target(\"avx2,fma\"))), apply_to = function)")
