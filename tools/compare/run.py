@@ -175,11 +175,11 @@ def has_units(setting):
     return setting.wick_isa in ("amx", "avx512_bf16")
 
 
-def trains(setting, shape):
-    """Whether a training step of a larger shape takes less than a minute or so at this machine's
-    measured peak in f32; with units of bf16 it takes a fraction of that."""
+def trains(setting, shape, limit=60):
+    """Whether a training step of a larger shape takes less than `limit` seconds or so at this
+    machine's measured peak in f32; with units of bf16 it takes a fraction of that."""
     seconds = 3 * case_list.shape_gflop(shape, 512) / setting.peak_gflops
-    return seconds < 60 or has_units(setting)
+    return seconds < limit or has_units(setting)
 
 
 def bench_runs(setting, options):
@@ -248,7 +248,7 @@ def peer_shape(setting, shape):
         return []
     words = [sys.executable, case_list.HERE / "peer_torch.py", "shape", setting.folder, "--dtype",
              kind, "--shape", shape, "--threads", setting.threads, "--count", 2]
-    if available_bytes() < 1.6 * case_list.weight_bytes(shape) or not trains(setting, shape):
+    if available_bytes() < 1.6 * case_list.weight_bytes(shape) or not trains(setting, shape, 30):
         words.append("--no-train")
     rung = case_list.torch_rungs(setting, kind, True)[0]
     done = run_process([str(word) for word in words], rung.environment, 420)
