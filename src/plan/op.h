@@ -200,8 +200,8 @@ enum class Act : uint8_t { kSilu, kGeluTanh };
 
 struct LinearAttr {
   float scale = 1.0f;
-  // Beside codes of 4 bits x may be taken in 8 bits with a scale for every 448 of a row: in plans
-  // that only generate.
+  // Beside codes of 4 bits x may be taken in 8 bits with a scale for every 448 of a row, beside
+  // codes of 8 in 15 with one for every 32: in plans that only generate.
   bool narrow = false;
 };
 struct NormAttr {
