@@ -32,8 +32,12 @@ void Builder::linear() {
   output("dx", {t, k}, n, true);
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
-  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"y", "dx"});
-  if (size("narrow", 0) != 0) unit_terms({"y"}, kByteTerms);
+  if (c_.arg("w").dtype != DType::kBF16) own_unit_terms({"y", "dx"});
+  if (size("narrow", 0) != 0) {
+    unit_terms({"y"}, kByteTerms);
+    c_.arg("y").own_terms =
+        false;  // bytes share a scale: a small term is off by as much as a large
+  }
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
   c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};
@@ -170,9 +174,9 @@ void Builder::attention() {
   output("dq", {t, h * e}, cancelling);
   output("dk", {s, k * e}, cancelling * group);
   output("dv", {s, k * e}, terms * group);
-  unit_terms({"y"});  // probabilities
-  // Those of rows that see few keys are larger than most.
-  unit_terms({"dq", "dk", "dv"}, 2);
+  own_unit_terms({"y"});  // probabilities
+  // Their gradients are made from probabilities that are rounded, and rounded again.
+  own_unit_terms({"dq", "dk", "dv"}, 2);
   c_.fwd_in = {"q", "k", "v", "begin", "end"};
   c_.fwd_out = {"y", "lse"};
   if (!self) return;
@@ -284,10 +288,12 @@ void Builder::head() {
     output("dlogp_dh", {m, rank}, d + v);
     output("dh", {m, rank}, d + v);
     output("db", {v, rank}, d + m, true);
-    unit_terms({"dlogp_dh", "dh", "db"});
+    unit_terms({"dlogp_dh", "dh"});
+    own_unit_terms({"db"});
   }
-  unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
-  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
+  unit_terms({"dlogp_dx", "dx"});  // probabilities
+  own_unit_terms({"dw"});
+  if (c_.arg("w").dtype != DType::kBF16 || rank > 0) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
   c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};

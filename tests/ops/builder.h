@@ -95,6 +95,11 @@ class Builder {
     half_terms(outputs, size);
     for (const char* name : outputs) c_.arg(name).by_units = true;
   }
+  // The same where each element's own terms can be had.
+  void own_unit_terms(std::initializer_list<const char*> outputs, int size = 1) {
+    unit_terms(outputs, size);
+    for (const char* name : outputs) c_.arg(name).own_terms = true;
+  }
   void accumulate(Arg& a) {
     a.mode = OutMode::kAccumulate;
     fill(a);
