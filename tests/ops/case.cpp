@@ -76,7 +76,7 @@ Role role_of(Op op, const std::string& name) {
   if (op == Op::kColumnNorm) return name == "wa" ? Role::kActivation : Role::kOther;
   if (op == Op::kColumnScale && (name == "m" || name == "norm" || name == "dm"))
     return Role::kOther;
-  if (op == Op::kHead && name == "b") return Role::kOther;
+  if ((op == Op::kHead || op == Op::kKlHead) && name == "b") return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias || op == Op::kLayerNorm;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
       (has_bias && name == "b"))

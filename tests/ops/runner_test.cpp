@@ -162,7 +162,7 @@ TEST(Runner, RoundedTermsHideNoMistake) {
 
 // An element is at most √n times the norm of its n terms, and none where they are all zero.
 TEST(Runner, TermsAreThoseOfTheirElements) {
-  for (Op op : {Op::kLinear, Op::kAttention, Op::kHead}) {
+  for (Op op : {Op::kLinear, Op::kAttention, Op::kHead, Op::kKlHead}) {
     int64_t compared = 0;
     for (const Case& c : load_cases(WICK_SOURCE_DIR "/tests/ops", op, Part::kSmall)) {
       if (c.keys.contains("mode") || c.flag("bias")) continue;
