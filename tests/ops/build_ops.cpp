@@ -35,8 +35,8 @@ void Builder::linear() {
   if (c_.arg("w").dtype != DType::kBF16) own_unit_terms({"y", "dx"});
   if (size("narrow", 0) != 0) {
     unit_terms({"y"}, kByteTerms);
-    c_.arg("y").own_terms =
-        false;  // bytes share a scale: a small term is off by as much as a large
+    // Bytes share a scale: a small term is off by as much as a large one.
+    c_.arg("y").own_terms = false;
   }
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
