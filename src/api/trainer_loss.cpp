@@ -119,18 +119,15 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
 void Trainer::Impl::open_reference() {
   const TrainOptions& o = options;
   if (o.loss == "distill") {
-    // A tied head stays the base's where an adapter is on the embedding alone, but not where rows
-    // of it are trained.
-    const bool tied = model->impl().config.tied;
-    for (const ParamLayout::Entry& e : trainable->layout.entries())
-      if (e.name.find("lm_head") != std::string::npos ||
-          (tied && e.name.find("embed") != std::string::npos &&
-           (!adapter || e.name.find("trainable_tokens") != std::string::npos)))
-        fail(ErrorCode::kInvalidArgument,
-             "--loss distill compares through the model's own head, and ", e.name,
-             " would change it; leave the head out, or with --fine-tune-type full train the last "
-             "blocks (--num-layers N)");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
+    const Adapter* a = reference->source.adapter;
+    if (a && (a->find("lm_head") || a->find_whole("lm_head") ||
+              (reference->config->tied && a->tokens())))
+      fail(
+          ErrorCode::kUnsupported, "--teacher-adapter ", o.teacher_adapter,
+          " changes the teacher's head, which is compared as its file has it; merge it first: wick "
+          "merge --model ",
+          o.teacher, " --adapter-path ", o.teacher_adapter, " --save-path OUT, then --teacher OUT");
     return;
   }
   if (o.loss != "dpo" && o.loss != "kto") return;

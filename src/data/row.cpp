@@ -142,6 +142,20 @@ bool writes_calls(const RenderedChat& chat, const AssistantSpan& span, const Jso
   return true;
 }
 
+// Whether a template says the same without the row's tools. Their names are no sign: the calls in
+// the messages have them too.
+bool leaves_tools_out(const ChatTemplate& chat_template, const TemplateInput& input,
+                      const std::string& text) {
+  if (input.tools.is_null()) return false;
+  TemplateInput without = input;
+  without.tools = nullptr;
+  try {
+    return chat_template.render(without).text == text;
+  } catch (const Error&) {
+    return false;  // it asks for them
+  }
+}
+
 Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   Example example;
   example.format = format;
@@ -377,6 +391,10 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.eos_token = tokenizer_.eos();
   input.date = options_.date;
   RenderedChat chat = render(input);
+  if (leaves_tools_out(*template_, input, chat.text))
+    issues.push_back({DataIssueKind::kOther, "", 0,
+                      "the chat template does not write the row's tools, so the model does not see "
+                      "what it may call"});
   Example example = from_tokens(tokenizer_.encode(chat.text, false), content.format);
   if (options_.keep_text) example.text = chat.text;
   if (!options_.mask_prompt) {
