@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
   };
   auto finish = [&](int step) {
     const float* from = sums + step % 2 * s.warps * RowSums<1>::kFloats;
-    RowSums<1>::add(from, s.warps, [&](int row, int, int rank, const Four& total) {
+    RowSums<1>::add(from, s.warps, [&](int row, int, int rank, float2 total) {
       const int m = s.begin + step * kRows + row;
       if (m < s.end && rank < a.more_ranks)
-        store(a.parts + (static_cast<int64_t>(s.stripe) * a.tokens + m) * a.more_ranks + rank,
-              total);
+        two(a.parts + (static_cast<int64_t>(s.stripe) * a.tokens + m) * a.more_ranks + rank) =
+            total;
     });
   };
 #pragma unroll 1
@@ -218,12 +218,12 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
   };
   auto finish = [&](int step) {
     const float* from = row_sums + step % 2 * s.warps * RowSums<2>::kFloats;
-    RowSums<2>::add(from, s.warps, [&](int row, int half, int rank, const Four& total) {
+    RowSums<2>::add(from, s.warps, [&](int row, int half, int rank, float2 total) {
       const int m = s.begin + step * kRows + row;
       const int ranks = half == 0 ? a.h[1].ranks : a.h[2].ranks;
       float* to = half == 0 ? a.dh_parts[0] : a.dh_parts[1];
       if (m < s.end && rank < ranks)
-        store(to + (static_cast<int64_t>(s.stripe) * a.tokens + m) * ranks + rank, total);
+        two(to + (static_cast<int64_t>(s.stripe) * a.tokens + m) * ranks + rank) = total;
     });
   };
   float sums[3][4][4] = {};  // dc, db: 16 ranks by 8 columns

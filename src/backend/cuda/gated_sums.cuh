@@ -13,11 +13,11 @@ constexpr int kRanks = 16;                                    // of an adapter, 
 constexpr int kLeastWarps = 4, kMostWarps = 9;
 
 using Eight = Pack<uint32_t, 4>;  // neighbours of a row, as pairs
-using Four = Pack<float, 4>;
 
 __device__ __forceinline__ float2 unpack(uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
+__device__ __forceinline__ float2& two(float* p) { return *reinterpret_cast<float2*>(p); }
 __device__ __forceinline__ Eight& eight(Bf16* p) { return *reinterpret_cast<Eight*>(p); }
 
 // Where 8 columns of a row of a tile lie: rows of 64 bytes, so that neither a lane's accesses nor
@@ -141,25 +141,24 @@ struct RowSums {
     for (int j = 0; j < 2; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        *reinterpret_cast<float2*>(to + 8 * i * kLd + 8 * j) = {sums[j][2 * i], sums[j][2 * i + 1]};
+        two(to + 8 * i * kLd + 8 * j) = {sums[j][2 * i], sums[j][2 * i + 1]};
   }
-  // store(row, which, rank, sum of four ranks), by the block's last threads.
+  // store(row, which, rank, sum of this rank and the next)
   template <typename Store>
   __device__ static void add(const float* from, int warps, const Store& store) {
-    constexpr int kInRow = Count * kRanks / 4, kFours = kRows * kInRow;
-    static_assert(kFours <= 32 * kLeastWarps);
-    const int e = static_cast<int>(threadIdx.x) - static_cast<int>(blockDim.x) + kFours;
-    if (e < 0) return;
-    const int row = e / kInRow, rank = e % kInRow * 4;
-    Four total{};
+    constexpr int kInRow = Count * kRanks / 2;
+#pragma unroll 1
+    for (int e = threadIdx.x; e < kRows * kInRow; e += blockDim.x) {
+      const int row = e / kInRow, rank = e % kInRow * 2;
+      float2 total{};
 #pragma unroll
-    for (int w = 0; w < kMostWarps; ++w) {
-      Four more{};
-      if (w < warps) more = load<4>(from + w * kFloats + row * kLd + rank);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) total.at[i] += more.at[i];
+      for (int w = 0; w < kMostWarps; ++w) {
+        if (w >= warps) continue;
+        const float2 more = *reinterpret_cast<const float2*>(from + w * kFloats + row * kLd + rank);
+        total.x += more.x, total.y += more.y;
+      }
+      store(row, rank / kRanks, rank % kRanks, total);
     }
-    store(row, rank / kRanks, rank % kRanks, total);
   }
 };
 
@@ -171,22 +170,17 @@ struct Narrow {
     const Bf16* data = nullptr;
     int ld = 0, ranks = 0;
   };
-  // By the block's first threads.
+  // By the block's last warp: a lane has half a row of each.
   __device__ static void fetch(Bf16* to, const From (&from)[Count], int m0, int end) {
-    if (threadIdx.x >= kRows * 2 * Count) return;
-    const int row = static_cast<int>(threadIdx.x) / (2 * Count),
-              at = static_cast<int>(threadIdx.x) % (2 * Count), half = at % 2 * 8;
+    if (threadIdx.x / 32 != blockDim.x / 32 - 1) return;
+    const int lane = threadIdx.x % 32, row = lane / 2, half = lane % 2 * 8;
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      if (at / 2 != i) continue;
       const bool real = m0 + row < end && half < from[i].ranks;
-      copy16(
-          to + row * kLd + kRanks * i + half,
-          real ? from[i].data + static_cast<int64_t>(m0 + row) * from[i].ld + half : from[i].data,
-          real);
+      const Bf16* at = from[i].data + static_cast<int64_t>(m0 + row) * from[i].ld + half;
+      copy16(to + row * kLd + kRanks * i + half, real ? at : from[i].data, real);
     }
   }
 };
-static_assert(kRows * 2 * 3 <= 32 * kLeastWarps);
 
 }  // namespace wick::cuda::gated
