@@ -129,13 +129,14 @@ bool Reverse::is_read_once(ValueId v) const {
 // in the second cache still; the other way round the product would have to read. dA comes before
 // both. (plan/place.cpp lets dh live as long as the product.)
 size_t Reverse::enqueue_adapted(const Queue& queue, size_t first) const {
-  constexpr int64_t kManyTokens = 2048;
+  constexpr int64_t kManyTokens = 2048, kLarge = int64_t{1} << 35;
   if (!is(first, Op::kLinear) || !is_gradient(first + 1)) return 0;
   const StepArgs &n = args(first), &p = args(first + 1);
   const Operand &dh = n.in[0], &a = n.in[2], &dx = n.out[0], &da = n.out[1];
   if (!a || a.rows > kSkinny || a.dtype != DType::kF32 || dh.dtype != DType::kBF16 || !dx ||
       dx.rows < kManyTokens || dx.dtype != DType::kBF16 || !in_eights(dx) || n.accumulates(0) ||
-      n.out[2] || n.step->outputs[0].value != p.step->outputs[0].value || !p.accumulates(0))
+      n.out[2] || dx.elements() * p.in[0].cols < kLarge ||
+      n.step->outputs[0].value != p.step->outputs[0].value || !p.accumulates(0))
     return 0;
   const float scale = attr<LinearAttr>(*n.step).scale;
   if (da) {
