@@ -27,7 +27,7 @@ constexpr int64_t kLeastTokens = 2048, kLeastColumns = 8192;
 struct ForwardArgs {
   Bf16 *y = nullptr, *made = nullptr;
   int y_ld = 0, made_ld = 0;
-  Narrow<2>::From h[2];
+  Narrow<2>::From h[2] = {};
   const float *b[2] = {}, *c = nullptr;
   int b_ld[2] = {}, c_ld = 0, more_ranks = 0;
   float scale[2] = {};
@@ -161,7 +161,7 @@ struct ReverseArgs {
   const Bf16 *dmade = nullptr, *y = nullptr;
   Bf16* dy = nullptr;
   int dmade_ld = 0, y_ld = 0, dy_ld = 0;
-  Narrow<3>::From h[3];  // of c, then by halves
+  Narrow<3>::From h[3] = {};  // of c, then by halves
   const float *c = nullptr, *b[2] = {};
   int c_ld = 0, b_ld[2] = {};
   float c_scale = 1.0f;
