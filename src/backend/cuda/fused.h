@@ -52,6 +52,7 @@ class Fused {
  private:
   const StepArgs& args(size_t step) const { return calls_[step].args; }
   bool is_linear(size_t step, OutMode mode) const;
+  size_t enqueue_gated(const Queue& queue, size_t first, size_t gate, const FusedProduct& p) const;
   bool can_turn(size_t first, size_t rope, const FusedProduct& p) const;
   size_t adapters_after(size_t step) const;
 
