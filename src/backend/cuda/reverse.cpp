@@ -38,7 +38,7 @@ size_t Reverse::enqueue_sums(const Queue& queue, size_t first) const {
   // scratch is used.
   const Step& begin = plan_.steps[first];
   size_t end = first;
-  for (; is_adapter(end); ++end) {
+  for (; is_adapter(end) && sums.size() < kMostTokenSums; ++end) {
     const Step& s = plan_.steps[end];
     if (plan_.root(s.inputs[0]) != plan_.root(begin.inputs[0]) ||
         plan_.root(s.inputs[1]) != plan_.root(begin.inputs[1]))

@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kStages = 6;
 constexpr int kRows = 16;  // of a stage
-constexpr int kMostSums = AllParts::kMost / 2;
+constexpr int kMostSums = static_cast<int>(kMostTokenSums);
+static_assert(2 * kMostSums <= AllParts::kMost);  // dA and dB of each
 constexpr int kLeastTiles = 4;                     // of 16 columns, of a stripe
 constexpr int kLeastStages = 4;                    // of a block
 constexpr int64_t kLeastTokens = 2048;             // fewer: what starts and adds costs more,
