@@ -86,13 +86,15 @@ class AdaptedLinear {
       : r_(r), binding_(binding), l_(l), x_(x), adapted_(std::move(adapted)) {}
 
   ValueId record() {
-    if (has_magnitudes()) return drops() ? scaled_with_dropout() : scaled();
+    if (scales()) return scaled();
     ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
     add_to(y);
     return y;
   }
 
-  bool has_magnitudes() const { return adapted_.front().module->m_offset >= 0; }
+  // Whether the product is to be scaled as a whole, by scale_into(). With dropout it is not: what
+  // the base sees and what DoRA scales are two products.
+  bool scales() const { return has_magnitudes() && !drops(); }
 
   // Whether h of all adapters is one product, and how wide it is.
   bool has_one_h() const { return !drops(); }
@@ -108,14 +110,12 @@ class AdaptedLinear {
     r_.append({Op::kLinear, Dir::kForward, {x_, all_a(), kNone}, {{h}}, LinearAttr{}});
   }
 
-  // Onto the product y of x; where there are magnitudes, before scale_into().
+  // Onto the product y of x; where it is scaled, before that.
   void add_to(ValueId y) {
     const LoraModule& first = *adapted_.front().module;
     if (has_magnitudes() && drops())
-      fail(ErrorCode::kUnsupported, first.module,
-           ": DoRA with dropout is trained by one adapter at a time; leave --lora-dropout or the "
-           "others out");
-    if (drops())
+      add_dropped_and_scaled(y);
+    else if (drops())
       add_dropped(y);
     else
       add_pairs(y);
@@ -140,6 +140,7 @@ class AdaptedLinear {
   }
 
  private:
+  bool has_magnitudes() const { return adapted_.front().module->m_offset >= 0; }
   bool drops() const { return r_.training() && adapted_.front().module->dropout > 0; }
   ValueId columns(ValueId y, const Adapted& p) {
     return r_.cols(y, p.first_row, p.first_row + p.module->out);
@@ -241,9 +242,8 @@ class AdaptedLinear {
   }
 
   // As PEFT has it: the base sees x as it is, what DoRA changes sees the dropped one.
-  //   y = x Wᵀ + bias + (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
-  ValueId scaled_with_dropout() {
-    ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
+  //   y += (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
+  void add_dropped_and_scaled(ValueId y) {
     const std::vector<ValueId> norm = norms();
     auto add = [&](ValueId from, ValueId to, float factor) {
       r_.append(
@@ -266,7 +266,6 @@ class AdaptedLinear {
         row = end;
       }
     }
-    return y;
   }
 
   Recorder& r_;
@@ -301,7 +300,7 @@ ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, 
     std::vector<Adapted> adapted = adapted_parts(lane, l);
     if (adapted.empty()) continue;
     lanes[k].emplace(r, lane, l, binding.rows_of_lane(r, k, x), std::move(adapted));
-    scaled |= lanes[k]->has_magnitudes();
+    scaled |= lanes[k]->scales();
   }
   auto rows_of = [&](ValueId v, size_t k) { return binding.rows_of_lane(r, k, v); };
   ValueId y = r.linear(x, l.w);
@@ -313,7 +312,7 @@ ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, 
   const Value of = r.plan().value(y);
   ValueId z = r.temp(of.name + ".scaled", of.shape, of.dtype);
   for (size_t k = 0; k < lanes.size(); ++k) {
-    if (lanes[k] && lanes[k]->has_magnitudes())
+    if (lanes[k] && lanes[k]->scales())
       lanes[k]->scale_into(rows_of(y, k), rows_of(z, k));
     else
       take_parts(r, l, rows_of(y, k), rows_of(z, k), 0, of.shape.cols());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/cuda/apart.h"
+#include "backend/cuda/gated_sums.h"
 #include "backend/cuda/skinny.h"
 
 namespace wick::cuda {
@@ -117,6 +118,28 @@ bool Fused::can_turn(size_t first, size_t rope, const FusedProduct& p) const {
   return apart(turned, p.x) && apart(turned, p.h) && apart(turned, p.y);
 }
 
+// From the product `first` to the gated_act of it, and where an adapted product of what that makes
+// follows, this product and its h. (plan/place.cpp gives h its place from the gated_act on.)
+size_t Fused::enqueue_gated(const Queue& queue, size_t first, size_t gate,
+                            const FusedProduct& p) const {
+  GatedForward g{
+      .product = p, .product_scratch = args(first).scratch, .scratch = args(gate).scratch};
+  const ValueId made = plan_.steps[gate].outputs[0].value;
+  const size_t next = gate + 1, narrow = gate + 2;
+  const bool more = is_linear(next, OutMode::kWrite) && is_linear(narrow, OutMode::kWrite) &&
+                    plan_.steps[next].inputs[0] == made && plan_.steps[narrow].inputs[0] == made &&
+                    plan_.steps[narrow].inputs[2] == kNone && args(narrow).out[0].cols <= kSkinny &&
+                    attr<LinearAttr>(plan_.steps[narrow]).scale == 1.0f;
+  if (more) {
+    g.c = args(narrow).in[1];
+    g.more = args(narrow).out[0];
+  }
+  if (!gated_forward(queue, g)) return 0;
+  if (!more) return gate + 1 - first;
+  calls_[next].fn(args(next));
+  return narrow + 1 - first;
+}
+
 size_t Fused::enqueue(const Queue& queue, size_t first) const {
   if (queue.arch != Arch::kSm90 || !is_linear(first, OutMode::kWrite)) return 0;
   const StepArgs& product = args(first);
@@ -133,6 +156,7 @@ size_t Fused::enqueue(const Queue& queue, size_t first) const {
     gated.made = args(end).out[0];
     gated.act = attr<GatedActAttr>(plan_.steps[end]).act;
     if (fused_product(queue, gated)) return adding + 2;
+    if (const size_t made = enqueue_gated(queue, first, end, gated)) return made;
   }
   if (adding == 0) return 0;
   if (can_turn(first, end, p)) {

@@ -55,6 +55,7 @@ class Fused {
  private:
   const StepArgs& args(size_t step) const { return calls_[step].args; }
   bool is_linear(size_t step, OutMode mode) const;
+  size_t enqueue_gated(const Queue& queue, size_t first, size_t gate, const FusedProduct& p) const;
   bool can_turn(size_t first, size_t rope, const FusedProduct& p) const;
   std::vector<FusedAdapter> adapters(size_t at, ValueId h, ValueId y, int64_t lane,
                                      int64_t lanes) const;
