@@ -25,7 +25,7 @@ struct FusedPart {
 struct FusedArgs {
   static constexpr int kMost = 3;
   int rows, cols, depth;
-  int lane_rows;                    // whose adapters are other matrices
+  int lane_rows;                    // whose adapters are other matrices; tiles end with them
   int half;                         // gated: where the second half of y's columns begins
   int stages = 0, stage_bytes = 0;  // of the ring
   int a_rows = 0;                   // ranks that a block makes of h; 0: h is given
@@ -132,6 +132,11 @@ __device__ __forceinline__ const EightOf& eight(const unsigned char* p) {
   return *reinterpret_cast<const EightOf*>(p);
 }
 
+// Of a tile: its first row and column, the row behind the lane's last, and whose lane it is.
+struct FusedPlace {
+  int m0, n0, end, whose;
+};
+
 // Which adapters a tile meets.
 struct Met {
   int begin, end;
@@ -217,33 +222,33 @@ __device__ __forceinline__ EightOf gate_of(const EightOf& gate, const EightOf& u
 // What leaves a finished tile, by `threads` threads of which this one is
 // `thread`.
 template <int Cols, bool Gated, Act A>
-__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile, int m0, int n0,
-                                      int thread, int threads) {
+__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile,
+                                      const FusedPlace& at, int thread, int threads) {
   using S = FusedShape<Cols, Gated, 0>;
   constexpr int kInRow = S::kHalf / 8;
   const int most = Gated ? a.half : a.cols;
 #pragma unroll 2
-  for (int at = thread; at < kFusedRows * kInRow; at += threads) {
-    const int row = at / kInRow, col = at % kInRow * 8;
-    if (m0 + row >= a.rows || n0 + col >= most) continue;
+  for (int i = thread; i < kFusedRows * kInRow; i += threads) {
+    const int row = i / kInRow, col = i % kInRow * 8;
+    if (at.m0 + row >= at.end || at.n0 + col >= most) continue;
     const EightOf first = eight(tile + row * S::kRowBytes + 2 * col);
-    Bf16* to = a.y[m0 + row] + n0 + col;
+    Bf16* to = a.y[at.m0 + row] + at.n0 + col;
     eight(to) = first;
     if constexpr (Gated) {
       const EightOf up = eight(tile + row * S::kRowBytes + 2 * (S::kHalf + col));
       eight(to + a.half) = up;
-      eight(a.made[m0 + row] + n0 + col) = gate_of<A>(first, up);
+      eight(a.made[at.m0 + row] + at.n0 + col) = gate_of<A>(first, up);
     }
   }
 }
 
 template <int Cols, bool Gated>
-__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile, int m0, int n0,
-                                      int thread, int threads) {
+__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile,
+                                      const FusedPlace& at, int thread, int threads) {
   if (!Gated || a.act == Act::kSilu)
-    leave<Cols, Gated, Act::kSilu>(a, tile, m0, n0, thread, threads);
+    leave<Cols, Gated, Act::kSilu>(a, tile, at, thread, threads);
   else
-    leave<Cols, Gated, Act::kGeluTanh>(a, tile, m0, n0, thread, threads);
+    leave<Cols, Gated, Act::kGeluTanh>(a, tile, at, thread, threads);
 }
 
 }  // namespace wick::cuda

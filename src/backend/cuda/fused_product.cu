@@ -10,7 +10,9 @@ constexpr int64_t kLaunch = 10000, kMeeting = 10000;  // of a launch before, of 
 constexpr int64_t kMostMade = 16;                     // ranks of h that a tile makes
 constexpr int64_t kMostMet = 2;                       // adapters that a tile meets
 constexpr int64_t kFewDepth = 136;                    // of adapted products: three stages
-constexpr int64_t kFewRows = 128;                     // fewer are other kernels'
+// Of the rows of tiles that end with a lane, an eighth: more costs what launches do.
+constexpr int64_t kMostUnused = 8;
+constexpr int64_t kFewRows = 128;       // fewer are other kernels'
 constexpr int64_t kFewGatedRows = 256;  // the library splits the depth where tiles are few
 constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
 
@@ -19,6 +21,11 @@ constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
 struct FusedForm {
   int cols = 0, splits = 1, sharers = 1;
 };
+
+// A tile is of one lane.
+int64_t tiles_down(const FusedProduct& p) {
+  return p.lanes * divide_up(p.x.rows / p.lanes, kFusedRows);
+}
 
 // The most ranks that a tile of so many columns meets.
 int64_t ranks_met(const FusedProduct& p, int64_t cols) {
@@ -116,8 +123,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
       static_cast<size_t>(a.stages * a.stage_bytes + S::kTileBytes + S::kOther + shared_h);
   if (!allow_shared(fused_kernel<Cols, Gated, RankTiles>, bytes)) return false;
   prefer_shared(fused_kernel<Cols, Gated, RankTiles>);
-  const int64_t tiles =
-      divide_up(p.x.rows, kFusedRows) * divide_up(Gated ? a.half : a.cols, S::kHalf) * form.splits;
+  const int64_t tiles = tiles_down(p) * divide_up(Gated ? a.half : a.cols, S::kHalf) * form.splits;
   const int cluster = form.splits * form.sharers;
   const int64_t most = queue.sms;
   if (cluster > 1 && tiles > most) return false;
@@ -148,7 +154,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form) {
 // of a stage and of what a tile costs beside its stages. Where h is not made in the product a
 // launch comes before.
 FusedForm choose(const Queue& queue, const FusedProduct& p) {
-  const int64_t down = divide_up(p.x.rows, kFusedRows), steps = divide_up(p.x.cols, kFusedDepth);
+  const int64_t down = tiles_down(p), steps = divide_up(p.x.cols, kFusedDepth);
   FusedForm best;
   int64_t least = 0;
   auto consider = [&](int cols, int64_t step, int64_t end, int64_t once = 0) {
@@ -201,8 +207,9 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
   for (const FusedAdapter& a : p.adapters)
     if (a.b.cols > kSkinny || !fits(a.b, DType::kF32)) return false;
   if (p.h && p.h.dtype != DType::kBF16) return false;
-  if (p.lanes > 1) {  // a tile is of one of them
-    if (p.x.rows % (p.lanes * kFusedRows) != 0 || p.lane_bytes <= 0 || p.lane_bytes % 16 != 0)
+  if (p.lanes > 1) {
+    const int64_t unused = tiles_down(p) * kFusedRows - p.x.rows;
+    if (unused > p.x.rows / kMostUnused || p.lane_bytes <= 0 || p.lane_bytes % 16 != 0)
       return false;
   } else if (small_adapted(queue, p)) {
     return true;

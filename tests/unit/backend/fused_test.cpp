@@ -301,6 +301,8 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
       {512, 136, 528, false, true, {{0, 264, 8}, {264, 264, 8}}, 0, 64, 2},
       {1280, 136, 1424, false, true, {{0, 712, 24}, {712, 712, 8}}, 0, 64, 5},
       {600, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {1960, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {1470, 136, 528, false, true, {{0, 264, 16}, {264, 264, 16}}, 0, 64, 3},
   };
   for (const Adapted& s : all) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
