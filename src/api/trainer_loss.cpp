@@ -4,6 +4,7 @@
 
 #include "api/trainer_impl.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "data/preference.h"
 #include "train/distill.h"
 #include "train/preference.h"
@@ -184,8 +185,8 @@ LossMaker Trainer::Impl::loss_maker() const {
 
 void Trainer::Impl::identify_loss(Json& j) const {
   const TrainOptions& o = options;
-  if (o.loss == "sft") return;
   j["loss"] = o.loss;
+  if (o.loss == "sft") return;
   if (o.loss == "distill") {
     j["teacher"] = o.teacher;
     j["teacher_adapter"] = o.teacher_adapter;
@@ -196,7 +197,12 @@ void Trainer::Impl::identify_loss(Json& j) const {
   j["beta"] = o.beta;
   if (o.loss == "dpo" || o.loss == "simpo") j["label_smoothing"] = o.label_smoothing;
   if (o.loss == "simpo") j["simpo_gamma"] = o.simpo_gamma;
-  if (o.loss == "dpo" || o.loss == "kto") j["reference"] = o.reference;
+  if (o.loss == "dpo" || o.loss == "kto") {
+    j["reference"] = o.reference;
+    // The state before the first update is asked again when a run goes on.
+    if (o.reference == "base" && !o.init_adapter.empty())
+      j["init_adapter"] = cat(crc32c(std::as_bytes(std::span(start_params))));
+  }
   if (o.loss == "kto") {
     j["desirable_weight"] = o.desirable_weight;
     j["undesirable_weight"] = o.undesirable_weight;

@@ -167,6 +167,12 @@ Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   return example;
 }
 
+// As chat APIs mark an assistant turn that is not to be learned.
+bool has_no_weight(const Json& message) {
+  const Json* weight = find_member(message, "weight");
+  return weight != nullptr && weight->is_number() && weight->get<double>() == 0;
+}
+
 // The words of a message, without what is no text.
 std::string words_of(const Json& message) {
   const Json* content = find_member(message, "content");
@@ -244,6 +250,8 @@ void RowEncoder::refuse_keys(const Json& row) const {
       break;
     }
   }
+  for (const std::string& key : wanted)
+    if (row.contains(key) && row[key].is_null()) hint = cat("; \"", key, "\" is null");
   if (row.contains("chosen") || row.contains("rejected"))
     hint =
         "; a preference has \"chosen\" and \"rejected\", and wants --loss dpo, simpo, orpo or kto";
@@ -255,7 +263,8 @@ void RowEncoder::refuse_keys(const Json& row) const {
 
 RowContent RowEncoder::read(Json&& row) const {
   if (!row.is_object())
-    fail(ErrorCode::kCorruptFile, "the row is ", json_kind(row), ", expected an object");
+    fail(ErrorCode::kCorruptFile, "the row is ", json_kind(row), ", expected an object",
+         row.is_array() ? "; a file with one array of rows is named .json" : "");
   Json* prompt = member(row, options_.prompt_key);
   Json* completion = member(row, options_.completion_key);
   Json* messages = member(row, options_.messages_key);
@@ -397,6 +406,7 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   for (size_t s = 0; s < spans.size(); ++s) {
     const AssistantSpan& span = spans[s];
     if (span.message_index < content.first_trained_message) continue;
+    if (has_no_weight(input.messages[span.message_index])) continue;
     if (!writes_calls(chat, span, input.messages[span.message_index]))
       issues.push_back({DataIssueKind::kOther, "", 0,
                         cat("the chat template does not write the tool calls of messages[",

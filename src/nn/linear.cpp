@@ -96,6 +96,20 @@ class AdaptedLinear {
   // the base sees and what DoRA scales are two products.
   bool scales() const { return has_magnitudes() && !drops(); }
 
+  // Whether h of all adapters is one product, and how wide it is.
+  bool has_one_h() const { return !drops(); }
+  int64_t ranks() const { return all_ranks(); }
+  // Makes it before add_to() would, in rows of a value that has been recorded or, kNone, in its
+  // own.
+  void make_h(ValueId h = kNone) {
+    if (h == kNone) {
+      h_ = r_.linear(x_, all_a());
+      return;
+    }
+    h_ = h;
+    r_.append({Op::kLinear, Dir::kForward, {x_, all_a(), kNone}, {{h}}, LinearAttr{}});
+  }
+
   // Onto the product y of x; where it is scaled, before that.
   void add_to(ValueId y) {
     const LoraModule& first = *adapted_.front().module;
@@ -159,11 +173,11 @@ class AdaptedLinear {
 
   // y += scale * (x Aᵀ) Bᵀ, with one skinny product for all A.
   void add_pairs(ValueId y) {
-    ValueId h = r_.linear(x_, all_a());
+    if (h_ == kNone) make_h();
     int64_t column = 0;
     for (const Adapted& p : adapted_) {
       const LoraModule& m = *p.module;
-      r_.linear_into(columns(y, p), r_.cols(h, column, column + m.rank), b_matrix(m), m.scale);
+      r_.linear_into(columns(y, p), r_.cols(h_, column, column + m.rank), b_matrix(m), m.scale);
       column += m.rank;
     }
   }
@@ -257,13 +271,29 @@ class AdaptedLinear {
   Recorder& r_;
   const AdapterBinding& binding_;
   const Linear& l_;
-  ValueId x_;
+  ValueId x_, h_ = kNone;
   std::vector<Adapted> adapted_;
 };
 
+using Lanes = std::vector<std::optional<AdaptedLinear>>;
+
+// h of all lanes, one beside the other, as then are their reverses: so a device can make each kind
+// in one launch. Lanes of the same ranks have rows of one value.
+void make_h(Recorder& r, const AdapterBinding& binding, ValueId x, Lanes& lanes) {
+  bool alike = !lanes.empty();
+  for (const auto& lane : lanes)
+    alike = alike && lane && lane->has_one_h() && lane->ranks() == lanes.front()->ranks();
+  const Value of = r.plan().value(x);
+  const ValueId h =
+      alike ? r.temp(of.name + ".h", {of.shape[0], lanes.front()->ranks()}, of.dtype) : kNone;
+  for (size_t k = 0; k < lanes.size(); ++k)
+    if (lanes[k] && lanes[k]->has_one_h())
+      lanes[k]->make_h(alike ? binding.rows_of_lane(r, k, h) : kNone);
+}
+
 // The base's product of all rows, and each lane's change of its own.
 ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
-  std::vector<std::optional<AdaptedLinear>> lanes(binding.lanes.size());
+  Lanes lanes(binding.lanes.size());
   bool scaled = false;
   for (size_t k = 0; k < lanes.size(); ++k) {
     const AdapterBinding& lane = binding.lanes[k];
@@ -275,6 +305,7 @@ ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, 
   auto rows_of = [&](ValueId v, size_t k) { return binding.rows_of_lane(r, k, v); };
   ValueId y = r.linear(x, l.w);
   if (!scaled) y = with_bias(r, binding, l, y);
+  make_h(r, binding, x, lanes);
   for (size_t k = 0; k < lanes.size(); ++k)
     if (lanes[k]) lanes[k]->add_to(rows_of(y, k));
   if (!scaled) return y;

@@ -77,6 +77,18 @@ class RunTest(unittest.TestCase):
         record = measured(case("raise SystemExit('no such flag')"))
         self.assertEqual(record["skipped"], "no such flag")
 
+    def test_large_shapes_are_trained_where_that_takes_a_minute(self):
+        self.assertFalse(run.trains(setting(wick_isa="avx2", peak_gflops=100), "qwen2.5-7b"))
+        self.assertTrue(run.trains(setting(wick_isa="avx2", peak_gflops=1000), "qwen2.5-7b"))
+        self.assertTrue(run.trains(setting(wick_isa="amx", peak_gflops=300), "qwen2.5-7b"))
+
+    def test_pytorch_is_not_asked_for_bf16_that_it_only_imitates(self):
+        def ids(*flags):
+            return {c.id for c in cases.all_cases(setting(flags=list(flags)))}
+        self.assertIn("train/torch-f32", ids("avx2"))
+        self.assertNotIn("train/torch-bf16", ids("avx2"))
+        self.assertIn("train/torch-bf16", ids("avx2", "avx512f", "avx512_bf16"))
+
     def test_a_process_that_hangs_is_stopped(self):
         record = measured(case("import time; time.sleep(600)", limit=0.5))
         self.assertIn("stopped after", record["skipped"])

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/compare/table.py: quantiles, ratios by round, the choice of the strongest peer."""
 
+import json
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -55,6 +57,23 @@ class TableTest(unittest.TestCase):
         rows = table.headline(results(cases))
         self.assertEqual([r[2] for r in rows], ["PyTorch, bf16, avx2", "PyTorch, f32, avx2"])
         self.assertEqual([r[4] for r in rows], ["4.00× (4.00–4.00)", "1.80× (1.80–1.80)"])
+
+    def test_headline_has_no_row_twice(self):
+        cases = [case("wick", "f32", [[10]]), case("PyTorch", "f32", [[40]])]
+        self.assertEqual(len(table.headline(results(cases))), 1)
+
+    def test_cpus_go_by_instruction_set_and_cards_come_last(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, isa in (("a", "avx2"), ("b", "amx"), ("c", "unheard-of")):
+                each = results([])
+                each["machine"]["isa"] = isa
+                (Path(folder) / f"{name}.json").write_text(json.dumps(each))
+            card = Path(folder) / "card"
+            card.mkdir()
+            (card / "0.json").write_text(json.dumps({"format": table.table_cuda.FORMAT}))
+            found = table.read_results(Path(folder))
+        self.assertEqual([r.get("machine", {}).get("isa") for r in found],
+                         ["amx", "avx2", "unheard-of", None])
 
     def test_decoding_is_compared_at_the_same_bits(self):
         cases = [case("wick", "8", [[10]], "decode"), case("llama.cpp", "4", [[20]], "decode")]

@@ -33,11 +33,7 @@ void Builder::linear() {
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
   if (c_.arg("w").dtype != DType::kBF16) own_unit_terms({"y", "dx"});
-  if (size("narrow", 0) != 0) {
-    unit_terms({"y"}, kByteTerms);
-    // Bytes share a scale: a small term is off by as much as a large one.
-    c_.arg("y").own_terms = false;
-  }
+  if (size("narrow", 0) != 0) narrow_terms("y", quant_bits(c_.arg("w").dtype));
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
   c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};

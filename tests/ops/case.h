@@ -44,6 +44,7 @@ struct Arg {
   int half_terms = 0;              // a kernel may round what it sums, or sums from, to bf16
   bool by_units = false;           // … only where products are made by units of bf16
   bool own_terms = false;          // … and an element is held to its own terms: term_norms
+  double integer_terms = 0;        // what rounding them to integers may cost, on rungs that do
   std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
   std::vector<int32_t> ints = {};  // of an i32
 };

@@ -23,13 +23,14 @@ bool is_defined(const Case& c, const Arg& arg, size_t i) {
 // or empty.
 std::string compare(const Case& c, const Arg& arg, const std::vector<double>& got,
                     const std::vector<double>& want, const std::vector<double>& norms,
-                    bool has_units) {
+                    bool has_units, bool has_integers) {
   double mean = 0;
   for (double w : want)
     mean += std::isfinite(w) ? std::abs(w) / static_cast<double>(want.size()) : 0;
   const int half_terms = arg.by_units && !has_units ? 0 : arg.half_terms;
   const bool own_terms = half_terms > 0 && !norms.empty();
-  const double limit = tolerance(arg.dtype, arg.reduction, own_terms ? 0 : half_terms);
+  double limit = tolerance(arg.dtype, arg.reduction, own_terms ? 0 : half_terms);
+  if (has_integers) limit += arg.integer_terms;
   const double of_terms = own_terms ? half_terms * rounded_terms(arg.reduction) : 0;
   auto allowed = [&](size_t i, double scale) {
     return own_terms ? limit + of_terms * norms[i] / scale : limit;
@@ -77,7 +78,10 @@ class Opened {
           if (first) bits.push_back(out ? out->element_bytes() : std::vector<std::byte>{});
           if (!out) continue;
           const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
-          if (first) wrong = compare(c, arg, out->contents(), want[i], norms[i], has_units());
+          if (first) {
+            wrong = compare(c, arg, out->contents(), want[i], norms[i], has_units(),
+                            has_integers());
+          }
           if (!first && out->element_bytes() != bits[i]) {
             wrong = cat(arg.name, " has other bits with ", kThreadCounts[b], " threads, run ",
                         repeat + 1, ", than with 1 thread, run 1");
@@ -92,6 +96,8 @@ class Opened {
   const std::string& name() const { return name_; }
   // Whether products are made by units of bf16.
   bool has_units() const { return backends_[0]->preferred_compute() == DType::kBF16; }
+  // Whether products of codes take x in integers.
+  bool has_integers() const { return backends_[0]->info().isa == "avx2"; }
 
  private:
   std::string name_;

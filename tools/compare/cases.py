@@ -32,6 +32,11 @@ def weight_bytes(shape):
     return 2 * (linears + (1 if tied else 2) * hidden * vocab)
 
 
+def shape_gflop(shape, tokens):
+    """Of a prompt of so many tokens; a training step is three times that at most."""
+    return weight_bytes(shape) * tokens / 1e9
+
+
 # Bytes of a weight as it rests, scales included.
 BYTES = {"f32": 4, "bf16": 2, "8": 34 / 32, "4": 18 / 32}
 
@@ -87,6 +92,7 @@ class Setting:
     shim: str
     flags: list
     wick_isa: str = ""
+    peak_gflops: float = 0
 
     def ids(self):
         return json.loads((self.folder / "ids.json").read_text())
@@ -184,6 +190,12 @@ def torch_rungs(s, bits, keep=False):
     return rungs or [Rung("", base)]
 
 
+def slow_in_torch(s, bits):
+    """bf16 where the processor has no products of it: PyTorch then takes ten times as long as in
+    f32 (a prompt of 512 tokens 40 s on AVX2), so that it is no rival and costs minutes."""
+    return bits == "bf16" and not {"avx512_bf16", "amx_bf16"} & set(s.flags)
+
+
 def torch_command(kind, bits, extra=()):
     counts = {"train": (1, 2, 3), "prefill": (1, 2, 4), "decode": (2, 16, 32)}[kind]
 
@@ -243,6 +255,8 @@ def all_cases(s):
 
     for bits in ("bf16", "f32"):
         wick_case("train", bits, command=wick_train(bits), read=read_wick_train)
+        if slow_in_torch(s, bits):
+            continue
         peer_case("train", "PyTorch + PEFT", "torch", bits, "eager, SDPA, adapter f32",
                   torch_command("train", bits), torch_rungs(s, bits))
         if bits == "bf16":
@@ -260,7 +274,8 @@ def all_cases(s):
         if bits in ("f32", "bf16"):
             peer_case("prefill", "PyTorch", "torch", bits,
                       "eager, SDPA, allocator told to keep memory",
-                      torch_command("prefill", bits), torch_rungs(s, bits, True))
+                      torch_command("prefill", bits), torch_rungs(s, bits, True),
+                      **({"rounds": 1, "quick": False} if slow_in_torch(s, bits) else {}))
     peer_case("prefill", "mlx-lm", "mlx", "f32", "CPU, f32", mlx_command("prefill", "f32", 1),
               [Rung("")], limit=300, rounds=1, quick=False)
 

@@ -170,19 +170,34 @@ def left_out(options):
     return options.quick and options.only == "*"
 
 
+def has_units(setting):
+    """Whether wick computes in bf16 by itself."""
+    return setting.wick_isa in ("amx", "avx512_bf16")
+
+
+def trains(setting, shape, limit=60):
+    """Whether a training step of a larger shape takes less than `limit` seconds or so at this
+    machine's measured peak in f32; with units of bf16 it takes a fraction of that."""
+    seconds = 3 * case_list.shape_gflop(shape, 512) / setting.peak_gflops
+    return seconds < limit or has_units(setting)
+
+
 def bench_runs(setting, options):
     """(name, flags, which lines are kept) of the processes that make wick's own tables."""
     own = ["--model", setting.folder / "model"]
     seconds = ["--seconds", "0.3"] if options.quick else []
     yield "auto", ["all", *own, *seconds], lambda bench: bench != "profile"
-    yield "f32", ["ops", "lora", "gradient", *own, "--dtype", "f32", *seconds], lambda bench: True
+    other = "f32" if has_units(setting) else "bf16"
+    yield other, ["ops", "lora", "gradient", *own, "--dtype", other, *seconds], lambda bench: True
     yield ("profile", ["train", "prefill", "decode", *own, "--profile", *seconds],
            lambda bench: bench == "profile")
     for shape in case_list.SHAPES:
         if not left_out(options):
+            tables = ["train", "prefill", "decode"] if trains(setting, shape) else ["prefill",
+                                                                                    "decode"]
             yield (shape, None if available_bytes() < 1.3 * case_list.weight_bytes(shape) else
-                   ["train", "prefill", "decode", "--shape", shape, "--iters", "2",
-                    "--warmup", "1"], lambda bench: True)
+                   [*tables, "--shape", shape, "--iters", "2", "--warmup", "1"],
+                   lambda bench: True)
 
 
 def bench(setting, options, state, save, deadline):
@@ -206,7 +221,7 @@ def bench(setting, options, state, save, deadline):
             run["skipped"] = done.why()
         if name in case_list.SHAPES:
             run["peer"] = peer_shape(setting, name)
-        if name in ("auto", "f32"):
+        if name in ("auto", "f32", "bf16"):
             run["peer"] = peer_ops(setting, options, {x.get("dtype") for x in run["lines"]})
         save()
     return True
@@ -227,11 +242,15 @@ def peer_ops(setting, options, types):
 
 def peer_shape(setting, shape):
     """PyTorch on random weights of a larger shape; its training step needs room beside them."""
+    # Where bf16 has no products f32 is PyTorch's best, at twice the bytes.
+    kind = "f32" if case_list.slow_in_torch(setting, "bf16") else "bf16"
+    if kind == "f32" and available_bytes() < 2.6 * case_list.weight_bytes(shape):
+        return []
     words = [sys.executable, case_list.HERE / "peer_torch.py", "shape", setting.folder, "--dtype",
-             "bf16", "--shape", shape, "--threads", setting.threads, "--count", 2]
-    if available_bytes() < 1.6 * case_list.weight_bytes(shape):
+             kind, "--shape", shape, "--threads", setting.threads, "--count", 2]
+    if available_bytes() < 1.6 * case_list.weight_bytes(shape) or not trains(setting, shape, 30):
         words.append("--no-train")
-    rung = case_list.torch_rungs(setting, "bf16", True)[0]
+    rung = case_list.torch_rungs(setting, kind, True)[0]
     done = run_process([str(word) for word in words], rung.environment, 420)
     return case_list.last_object(done.output, setting)["lines"] if done.code == 0 else []
 
@@ -274,7 +293,7 @@ def main():
     out = options.out or root / "bench" / "results" / f"{name}.json"
     setting = case_list.Setting(options.folder, options.folder / "work", options.wick,
                                 options.threads, options.quick, options.shim, machine["flags"],
-                                device["isa"])
+                                device["isa"], device["peak_gflops"])
     setting.work.mkdir(exist_ok=True)
     identity = {"format": FORMAT, "commit": git("rev-parse", "--short=12", "HEAD"),
                 "changed": bool(git("status", "--porcelain", "--untracked-files=no")),

@@ -55,6 +55,7 @@ GROUPS = {
     "prefill": "Prefill, a prompt of 512 tokens",
     "decode": "Decoding, batch 1, prompt 128, greedy",
 }
+ISAS = ["amx", "avx512_bf16", "avx512", "avx2", "neon", "sse4", "scalar"]
 TYPES = {"f32": "f32", "bf16": "bf16", "8": "8-bit", "4": "4-bit"}
 BYTES = {"f32": 4, "bf16": 2, "8": 34 / 32, "4": 18 / 32}  # of a weight, scales included
 
@@ -127,10 +128,12 @@ def headline(results):
     for group, title in GROUPS.items():
         cases = [c for c in results["cases"] if c["group"] == group]
         if group != "decode":
-            row(f"{title}: the fastest of each", fastest(filter(is_wick, cases)),
-                fastest(rivals(cases)))
+            best = fastest(filter(is_wick, cases)), fastest(rivals(cases))
+            row(f"{title}: the fastest of each", *best)
             exact = [c for c in cases if c["bits"] == "f32"]
-            row(f"{title}: f32", fastest(filter(is_wick, exact)), fastest(rivals(exact)))
+            found = fastest(filter(is_wick, exact)), fastest(rivals(exact))
+            if found != best:
+                row(f"{title}: f32", *found)
         else:
             for bits, shown in TYPES.items():
                 same = [c for c in cases if c["bits"] == bits]
@@ -272,7 +275,7 @@ def bench_part(results):
             line = dict(line)
             if line.get("weight_dtype", "").startswith("q"):
                 line["dtype"] = f"{line['dtype']}, weights {line['weight_dtype']}"
-            if name not in ("auto", "f32", "profile"):
+            if name not in ("auto", "f32", "bf16", "profile"):
                 line["what"] = f"{name}: {line['bench']}, {line['what']}"
                 line["bench"] = "shapes"
             lines.append(line)
@@ -356,9 +359,18 @@ def with_speeds(readme, text):
 
 
 def read_results(folder):
+    """CPUs first, the best instruction set before the others, then cards."""
     paths = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
     found = [json.loads(path.read_text()) for path in paths]
-    return [r for r in found if r.get("format") in (1, table_cuda.FORMAT)]
+    found = [r for r in found if r.get("format") in (1, table_cuda.FORMAT)]
+
+    def place(results):
+        if results["format"] == table_cuda.FORMAT:
+            return len(ISAS) + 1
+        isa = results["machine"]["isa"]
+        return ISAS.index(isa) if isa in ISAS else len(ISAS)
+
+    return sorted(found, key=place)
 
 
 def main():

@@ -9,6 +9,7 @@
 #include "backend/cpu/amx.h"
 #include "backend/cpu/amx_attention.h"
 #include "backend/cpu/optimizer.h"
+#include "backend/cpu/quant_fixed.h"
 #include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/tile_gates.h"
@@ -66,12 +67,13 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
-    for (auto list : {cpu::tile_candidates, cpu::bf16_act_candidates, cpu::amx_attention_candidates,
-                      cpu::quant_linear_candidates, cpu::linear_candidates, cpu::norm_candidates,
-                      cpu::elementwise_candidates, cpu::row_candidates, cpu::column_candidates,
-                      cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
-                      cpu::head_candidates, cpu::kl_head_candidates, cpu::preference_candidates,
-                      cpu::optimizer_candidates, cpu::matrix_optimizer_candidates}) {
+    for (auto list :
+         {cpu::tile_candidates, cpu::bf16_act_candidates, cpu::amx_attention_candidates,
+          cpu::fixed_linear_candidates, cpu::quant_linear_candidates, cpu::linear_candidates,
+          cpu::norm_candidates, cpu::elementwise_candidates, cpu::row_candidates,
+          cpu::column_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,
+          cpu::head_candidates, cpu::kl_head_candidates, cpu::preference_candidates,
+          cpu::optimizer_candidates, cpu::matrix_optimizer_candidates}) {
       cpu::Candidates some = list(rung_);
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }

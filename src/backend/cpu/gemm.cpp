@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product's inner kernel and blocking. Bound by multiply-adds: a tile of 14 x 32 (AVX-512) does
 // 28 per 16 loads. Reaches 78 to 88 % of one core's peak for 512 rows and K, N of 256 to 4864
-// (Emerald Rapids, AVX-512, 2026-11).
+// (Emerald Rapids, AVX-512, 2026-11), on AVX2 85 to 88 % (Zen 3, 2026-11).
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,11 +18,16 @@ namespace {
 
 // Of K in one sum. A panel of B 256 deep stays in the first cache; the wide vectors' panels are
 // better off in the second and with C touched less often.
-#if HWY_TARGET == HWY_AVX3
-constexpr int64_t kBlockDepth = 1024;
-#else
-constexpr int64_t kBlockDepth = 256;
-#endif
+constexpr bool kLongBlocks = HWY_TARGET == HWY_AVX3;
+constexpr int64_t kBlockDepth = kLongBlocks ? 1024 : 256;
+// Of A that passes by a few panels of B: all rows, or half of a second cache of 512 KiB.
+constexpr int64_t kNearElements = kLongBlocks ? kBlockDepth * 2048 : 64 << 10;
+// Of a product for each thread, at least: fewer where a task's panels share what is near of A.
+constexpr int64_t kTasks = kLongBlocks ? 16 : 8;
+// Elements brought near with each step of K. Of short blocks just what the next tile reads of A:
+// more would push out what lies in the first cache.
+template <int Rows>
+constexpr int64_t kAheadStep = kLongBlocks ? 16 : Rows;
 constexpr int64_t kStepsAhead = 16;         // of K that a panel is brought near before its use
 constexpr int64_t kPackDepth = 1536;        // of K packed at a time
 constexpr int64_t kPackRows = 2048;         // of M packed at a time
@@ -107,7 +112,7 @@ HWY_INLINE void whole_tile(const Tile& t) {
       for (int j = 0; j < Vectors; ++j) sum[i][j] = hn::MulAdd(av, bv[j], sum[i][j]);
     }
     hwy::Prefetch(ahead);
-    ahead += 16;
+    ahead += kAheadStep<Rows>;
 #if HWY_TARGET == HWY_AVX3
     // Neither panel fits the first cache.
     WICK_UNROLL
@@ -355,7 +360,8 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
         // Where every thread has panels of B to itself it packs them when it needs them, so that
         // they come from its own cache, and takes all rows of A past them. Otherwise they are
         // packed first and the tiles are shared out, about 112 x 256 each.
-        int64_t ta = a_panels, tb = std::clamp<int64_t>(b_panels / (16 * pool.threads()), 1, 4);
+        int64_t ta = a_panels;
+        int64_t tb = std::clamp<int64_t>(b_panels / (kTasks * pool.threads()), 1, 4);
         auto count = [&] { return (a_panels + ta - 1) / ta * ((b_panels + tb - 1) / tb); };
         const bool own_panels = count() >= 3 * pool.threads() || pool.threads() == 1;
         if (!own_panels) {
@@ -368,44 +374,51 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
           const int64_t r = i * p.mr;
           pack_a(a, m0 + r, std::min(p.mr, rows - r), p.mr, k0, depth, packed_a + r * depth);
         });
+        // Block kb of K: one panel of B past panels [ia0, ia1) of A.
+        auto multiply_column = [&](int64_t kb, int64_t jb, int64_t ia0, int64_t ia1,
+                                   bool leads) HWY_ATTR {
+          const bool first = k0 + kb == 0;
+          const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
+          Tile t;
+          t.b = packed_b + j * depth + kb * nr;
+          t.depth = std::min(p.block, depth - kb);
+          t.a_step = p.mr;
+          t.b_step = nr;
+          t.ldc = c.ld;
+          t.cols = std::min(nr, cols - j);
+          t.alpha = c.alpha;
+          t.finish = first && !c.accumulate ? Finish::kWrite : Finish::kAdd;
+          t.bias = first && bias != nullptr ? bias + n0 + j : nullptr;
+          for (int64_t ia = ia0; ia < ia1; ++ia) {
+            const int64_t r = ia * p.mr;
+            t.a = packed_a + r * depth + kb * p.mr;
+            t.rows = std::min(p.mr, rows - r);
+            const int64_t to = (m0 + r) * c.ld + n0 + j;
+            if (c.dtype == DType::kF32)
+              t.c = static_cast<float*>(c.data) + to;
+            else
+              t.rounded = static_cast<bf16*>(c.data) + to;
+            // The first column of tiles brings A's panels; where those stay near, each later one
+            // brings the next column's B.
+            if (kLongBlocks && !leads)
+              t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
+            else
+              t.ahead = t.a + p.mr * depth;
+            (nr == kMaxCols ? wide : narrow)(t);
+          }
+        };
         const int64_t tiles_down = (a_panels + ta - 1) / ta;
         pool.parallel(count(), [&](int64_t i) HWY_ATTR {
           const int64_t ia0 = i % tiles_down * ta, ia1 = std::min(ia0 + ta, a_panels);
           const int64_t jb0 = i / tiles_down * tb, jb1 = std::min(jb0 + tb, b_panels);
           if (own_panels)
             for (int64_t jb = jb0; jb < jb1; ++jb) pack_panel(jb);
-          for (int64_t kb = 0; kb < depth; kb += p.block) {
-            const bool first = k0 + kb == 0;
-            for (int64_t jb = jb0; jb < jb1; ++jb) {
-              const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
-              Tile t;
-              t.b = packed_b + j * depth + kb * nr;
-              t.depth = std::min(p.block, depth - kb);
-              t.a_step = p.mr;
-              t.b_step = nr;
-              t.ldc = c.ld;
-              t.cols = std::min(nr, cols - j);
-              t.alpha = c.alpha;
-              t.finish = first && !c.accumulate ? Finish::kWrite : Finish::kAdd;
-              t.bias = first && bias != nullptr ? bias + n0 + j : nullptr;
-              for (int64_t ia = ia0; ia < ia1; ++ia) {
-                const int64_t r = ia * p.mr;
-                t.a = packed_a + r * depth + kb * p.mr;
-                t.rows = std::min(p.mr, rows - r);
-                const int64_t to = (m0 + r) * c.ld + n0 + j;
-                if (c.dtype == DType::kF32)
-                  t.c = static_cast<float*>(c.data) + to;
-                else
-                  t.rounded = static_cast<bf16*>(c.data) + to;
-                // The first column of tiles brings A's panels, each column the next one's B.
-                if (jb == jb0)
-                  t.ahead = t.a + p.mr * depth;
-                else
-                  t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
-                (nr == kMaxCols ? wide : narrow)(t);
-              }
-            }
-          }
+          const int64_t most = std::max<int64_t>(1, kNearElements / (p.mr * p.block));
+          const int64_t near = equal_parts(ia1 - ia0, most, 1);
+          for (int64_t kb = 0; kb < depth; kb += p.block)
+            for (int64_t ia = ia0; ia < ia1; ia += near)
+              for (int64_t jb = jb0; jb < jb1; ++jb)
+                multiply_column(kb, jb, ia, std::min(ia1, ia + near), jb == jb0);
         });
       }
     }

@@ -7,6 +7,8 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/gemm_pack.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
+#include <hwy/cache_control.h>
+
 #include "backend/cpu/gemm-inl.h"
 #include "backend/cpu/quant-inl.h"
 
@@ -80,6 +82,17 @@ template <typename T>
 void pack_as(const T* from, int64_t ld, bool turned, int64_t count, int64_t width, int64_t depth,
              float* HWY_RESTRICT to) {
   if (turned) return turn(from, ld, count, width, depth, to);
+  if (count == width && width == kMaxCols) {
+    // Rows lie far apart: a line of each is brought near a few rows ahead.
+    constexpr int64_t kRowsAhead = 12;
+    for (int64_t i = 0; i < depth; ++i, from += ld, to += kMaxCols) {
+      hwy::Prefetch(from + kRowsAhead * ld);
+      const VF low = load(from), high = load(from + kLanes);
+      store(low, to);
+      store(high, to + kLanes);
+    }
+    return;
+  }
   for (int64_t i = 0; i < depth; ++i, from += ld, to += width)
     for (int64_t j = 0; j < width; j += kLanes)
       store_part(j < count ? load_part(from + j, count - j) : hn::Zero(df), to + j, width - j);

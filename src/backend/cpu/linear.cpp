@@ -9,6 +9,8 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
+#include <hwy/cache_control.h>
+
 #include "backend/cpu/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -58,7 +60,7 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, in
     }
 
     int64_t at = 0;
-    for (; at + kLanes <= k; at += kLanes) {
+    auto step = [&]() HWY_ATTR {
       VF wv[kOutputs];
       WICK_UNROLL
       for (int j = 0; j < kOutputs; ++j) wv[j] = load(ws[j] + at);
@@ -68,7 +70,17 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, in
         WICK_UNROLL
         for (int j = 0; j < kOutputs; ++j) sum[i][j] = hn::MulAdd(xv, wv[j], sum[i][j]);
       }
+      at += kLanes;
+    };
+    // A line of each row at a time, and the same line of the row that takes its place.
+    constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+    while (at + kLine <= k) {
+      WICK_UNROLL
+      for (int j = 0; j < kOutputs; ++j) hwy::Prefetch(ws[j] + at + kOutputs * w.ld);
+      WICK_UNROLL
+      for (int64_t i = 0; i < kLine; i += kLanes) step();
     }
+    while (at + kLanes <= k) step();
     if (at < k) {
       WICK_UNROLL
       for (int j = 0; j < kOutputs; ++j) {

@@ -155,11 +155,15 @@ Candidates optimizer_table() {
 double peak_rounds(int64_t rounds) {
   constexpr int kSums = 12;
   VF sum[kSums];
+  WICK_UNROLL
   for (int i = 0; i < kSums; ++i) sum[i] = set(static_cast<float>(i));
   VF a = set(0.5f), b = set(0.25f);
-  for (int64_t r = 0; r < rounds; ++r)
+  for (int64_t r = 0; r < rounds; ++r) {
+    WICK_UNROLL
     for (int i = 0; i < kSums; ++i) sum[i] = hn::MulAdd(sum[i], a, b);
+  }
   VF total = sum[0];
+  WICK_UNROLL
   for (int i = 1; i < kSums; ++i) total = hn::Add(total, sum[i]);
   const double operations = 2.0 * static_cast<double>(rounds * kSums * kLanes);
   return sum_lanes(total) < 0 ? 0 : operations;  // the sums are used, so they are computed

@@ -25,6 +25,7 @@ struct FusedPart {
 struct FusedArgs {
   static constexpr int kMost = 3;
   int rows, cols, depth;
+  int lane_rows;                    // whose adapters are other matrices
   int half;                         // gated: where the second half of y's columns begins
   int stages = 0, stage_bytes = 0;  // of the ring
   int a_rows = 0;                   // ranks that a block makes of h; 0: h is given
@@ -41,8 +42,8 @@ struct FusedArgs {
 
 struct FusedMaps {
   CUtensorMap left, right;
-  CUtensorMap small;  // A, or h where it is given
-  CUtensorMap b[FusedArgs::kMost];
+  CUtensorMap small;                // A by lane, or h where it is given
+  CUtensorMap b[FusedArgs::kMost];  // by lane
 };
 
 // RankTiles: of 8, how many ranks of h a tile makes; 0: h is given, or there is none.
@@ -90,6 +91,34 @@ __device__ inline void ask_for_map(const CUtensorMap& map) {
 #ifdef WICK_WGMMA
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 #endif
+}
+
+// A box of the map of several matrices, from (column, row) of one of them on, into shared memory.
+__device__ inline void copy_box_of(uint32_t to, const CUtensorMap& map, int column, int row,
+                                   int matrix, uint32_t barrier) {
+#ifdef WICK_WGMMA
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3, %4}], [%5];\n" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+#endif
+}
+// As make_map(), of f32 matrices like `o`, each `apart` bytes behind the one before.
+inline bool make_map_of(const Operand& o, int64_t matrices, int64_t apart, int cols, int rows,
+                        CUtensorMap& map) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return false;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(o.cols), static_cast<cuuint64_t>(o.rows),
+                               static_cast<cuuint64_t>(matrices)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(o.ld) * sizeof(float),
+                                 static_cast<cuuint64_t>(apart)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(cols), static_cast<cuuint32_t>(rows), 1},
+                   steps[3] = {1, 1, 1};
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, o.data, sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 using Four = Pack<float, 4>;

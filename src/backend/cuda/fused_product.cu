@@ -53,6 +53,21 @@ int64_t adapters_met(const FusedProduct& p, int64_t cols) {
   return p.made ? static_cast<int64_t>(p.adapters.size()) : most;
 }
 
+// h by a launch before.
+bool make_h(const Queue& queue, const FusedProduct& p) {
+  auto own = [&](Operand o, int64_t lane) {
+    o.rows /= p.lanes;
+    o.data = o.as<std::byte>() + lane * o.rows * o.ld * static_cast<int64_t>(sizeof(Bf16));
+    return o;
+  };
+  for (int64_t lane = 0; lane < p.lanes; ++lane) {
+    Operand a = p.a;
+    a.data = a.as<std::byte>() + lane * p.lane_bytes;
+    if (!narrow_product(queue, 1.0f, false, true, own(p.x, lane), a, own(p.h, lane))) return false;
+  }
+  return true;
+}
+
 // `ranks`: the most that a tile meets.
 template <int Cols, bool Gated, int RankTiles>
 bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int64_t ranks) {
@@ -60,6 +75,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   FusedArgs a{.rows = static_cast<int>(p.x.rows),
               .cols = static_cast<int>(p.y.cols),
               .depth = static_cast<int>(p.x.cols),
+              .lane_rows = static_cast<int>(p.x.rows / p.lanes),
               .half = static_cast<int>(p.made.cols),
               .splits = form.splits,
               .sharers = form.sharers,
@@ -72,14 +88,18 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   if ((form.sharers > 1 && !S::kShares) || (!kMakesH && !aligned16(p.h))) return false;
   if (kMakesH) a.a_rows = static_cast<int>(8 * divide_up(divide_up(ranks, 8), form.sharers));
   FusedMaps maps;
+  auto map_lanes = [&](const Operand& o, int cols, int rows, CUtensorMap& map) {
+    const auto own = divide_up(o.rows * o.ld, 4) * 16;  // of one alone, any
+    return make_map_of(o, p.lanes, p.lanes > 1 ? p.lane_bytes : own, cols, rows, map);
+  };
   if (!make_map(p.x, kFusedDepth, kFusedRows, maps.left) ||
       !make_map(p.w, kFusedDepth, S::kHalf, maps.right) ||
-      (ranks > 0 && !(kMakesH ? make_map(p.a, 32, a.a_rows, maps.small)
+      (ranks > 0 && !(kMakesH ? map_lanes(p.a, 32, a.a_rows, maps.small)
                               : make_map(p.h, 64, kFusedRows, maps.small))))
     return false;
   int most_extra = 0;
   for (const FusedAdapter& adapter : p.adapters) {
-    if (!make_map(adapter.b, kFusedRanks, S::kHalf, maps.b[a.parts])) return false;
+    if (!map_lanes(adapter.b, kFusedRanks, S::kHalf, maps.b[a.parts])) return false;
     a.part[a.parts++] = {.first = static_cast<int>(adapter.first),
                          .cols = static_cast<int>(adapter.b.rows),
                          .first_rank = static_cast<int>(adapter.first_rank),
@@ -101,8 +121,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   const int cluster = form.splits * form.sharers;
   const int64_t most = queue.sms;
   if (cluster > 1 && tiles > most) return false;
-  if (ranks > 0 && !kMakesH && !narrow_product(queue, 1.0f, false, true, p.x, p.a, p.h))
-    return false;
+  if (ranks > 0 && !kMakesH && !make_h(queue, p)) return false;
   if (a.a_rows > 8 && tiles <= most) a.rounders = kMostRounders;
   flush(queue);
   launch_clusters(queue, fused_kernel<Cols, Gated, RankTiles>,
@@ -182,7 +201,12 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
   for (const FusedAdapter& a : p.adapters)
     if (a.b.cols > kSkinny || !fits(a.b, DType::kF32)) return false;
   if (p.h && p.h.dtype != DType::kBF16) return false;
-  if (small_adapted(queue, p)) return true;
+  if (p.lanes > 1) {  // a tile is of one of them
+    if (p.x.rows % (p.lanes * kFusedRows) != 0 || p.lane_bytes <= 0 || p.lane_bytes % 16 != 0)
+      return false;
+  } else if (small_adapted(queue, p)) {
+    return true;
+  }
   if (p.turn.head_dim > 0) return false;
   const FusedForm form = choose(queue, p);
   if (adapters_met(p, form.cols) > kMostMet) return false;

@@ -103,24 +103,30 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     keep_registers<kFewRegisters>();
     if (threadIdx.x == 0) {
       // A slot that is free must be asked for at once: whatever can be known before is.
-      int m0 = 0, n0 = 0, rank = 0, bytes = 0;
+      int m0 = 0, n0 = 0, whose = 0, rank = 0, bytes = 0;
       Met m{};
       auto turn_to = [&](int tile) {
-        m0 = m_of(tile), n0 = n_of(tile);
+        m0 = m_of(tile), n0 = n_of(tile), whose = m0 / a.lane_rows;
         m = met<Cols, Gated>(a, n0);
         const bool makes_h = RankTiles > 0 && m.begin < m.end;
         rank = makes_h ? a.part[m.begin].first_rank + sharer * a.a_rows : -1;
         bytes = kFusedLeft + S::kRightBytes + (makes_h ? 2 * box_bytes : 0);
       };
-      auto copy_right = [&](const CUtensorMap& map, int column, int row, uint32_t at) {
-        copy_box(at, map, column, row, full(stage));
-        if (Gated) copy_box(at + S::kRightBytes / 2, map, column, a.half + row, full(stage));
+      auto copy_right = [&](int column, uint32_t at) {
+        copy_box(at, maps.right, column, n0, full(stage));
+        if (Gated) copy_box(at + S::kRightBytes / 2, maps.right, column, a.half + n0, full(stage));
+      };
+      auto copy_b = [&](int p, int rank, uint32_t at) {
+        const int row = n0 - a.part[p].first;
+        copy_box_of(at, maps.b[p], rank, row, whose, full(stage));
+        if (Gated)
+          copy_box_of(at + S::kRightBytes / 2, maps.b[p], rank, a.half + row, whose, full(stage));
       };
       turn_to(first);
       const int early = min(a.stages, k_end - k_begin);
       for (int k = 0; k < early; ++k, ++stage) {
         barrier_expect(full(stage), bytes);
-        copy_right(maps.right, (k_begin + k) * kFusedDepth, n0, left_at(stage) + kFusedLeft);
+        copy_right((k_begin + k) * kFusedDepth, left_at(stage) + kFusedLeft);
       }
       stage = 0;
       wait_for_previous();
@@ -135,11 +141,11 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
             barrier_expect(full(stage), bytes);
           }
           copy_box(at, maps.left, k * kFusedDepth, m0, full(stage));
-          if (!asked) copy_right(maps.right, k * kFusedDepth, n0, at + kFusedLeft);
+          if (!asked) copy_right(k * kFusedDepth, at + kFusedLeft);
           if (RankTiles > 0 && rank >= 0) {
             const uint32_t to = at + kFusedLeft + S::kRightBytes;
-            copy_box(to, maps.small, k * kFusedDepth, rank, full(stage));
-            copy_box(to + box_bytes, maps.small, k * kFusedDepth + 32, rank, full(stage));
+            copy_box_of(to, maps.small, k * kFusedDepth, rank, whose, full(stage));
+            copy_box_of(to + box_bytes, maps.small, k * kFusedDepth + 32, rank, whose, full(stage));
           }
         }
         if (split > 0) continue;
@@ -147,7 +153,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
           for (int r = 0; r < a.part[p].ranks; r += kFusedRanks, next()) {
             barrier_wait(empty(stage), phase ^ 1);
             barrier_expect(full(stage), S::kRightBytes + (RankTiles > 0 ? 0 : kFusedLeft));
-            copy_right(maps.b[p], r, n0 - a.part[p].first, left_at(stage) + kFusedLeft);
+            copy_b(p, r, left_at(stage) + kFusedLeft);
             if (RankTiles == 0)
               copy_box(left_at(stage), maps.small, a.part[p].first_rank + r, m0, full(stage));
           }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of quantised rows (quant/rows.h) on AVX2 where a plan only generates
+// (LinearAttr::narrow). x becomes integers with a scale for each block of 32 columns: of 15 bits,
+// or where rows are many and codes have 4 bits, of 8. A block's sum is then exact, made of products
+// of pairs, 16 or 32 to an instruction where f32 has 8, and scaled once.
+#pragma once
+
+#include "backend/cpu/rungs.h"
+#include "backend/kernels.h"
+#include "base/threads.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WICK_CPU_AVX2 1
+#include <immintrin.h>
+
+#if defined(__clang__)
+#define WICK_AVX2_BEGIN \
+  _Pragma("clang attribute push(__attribute__((target(\"avx2,fma\"))), apply_to = function)")
+#define WICK_AVX2_END _Pragma("clang attribute pop")
+#else
+#define WICK_AVX2_BEGIN _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma\")")
+#define WICK_AVX2_END _Pragma("GCC pop_options")
+#endif
+#else
+#define WICK_CPU_AVX2 0
+#endif
+
+namespace wick::cpu {
+
+// A matrix of quantised rows.
+struct FixedCodes {
+  const uint8_t* data;
+  int64_t rows, stride, code_bytes, blocks;  // blocks of 32 columns
+  int64_t in_group;                          // of them with one scale
+  int bits;
+
+  explicit FixedCodes(const Operand& w);
+  const uint8_t* row(int64_t r) const { return data + r * stride; }
+  const uint8_t* scales(int64_t r) const { return row(r) + code_bytes; }
+  int64_t block_bytes() const { return bits * 4; }
+};
+
+// y (+)= scale * sum + bias for rows of one output after the other.
+struct FixedFinish {
+  Operand y, bias;
+  float scale;
+  bool add;
+};
+
+// y = x wᵀ for up to kFixedFewRows rows: bound by reading the codes from memory.
+constexpr int64_t kFixedFewRows = 8;
+size_t fixed_few_scratch(const FixedCodes& w, int64_t rows);
+void multiply_fixed_few(ThreadPool& pool, const Operand& x, const FixedCodes& w,
+                        const FixedFinish& finish, void* scratch);
+
+// The same for more rows: bound by the products.
+size_t fixed_many_scratch(const FixedCodes& w, int64_t rows, int threads);
+void multiply_fixed_many(ThreadPool& pool, const Operand& x, const FixedCodes& w,
+                         const FixedFinish& finish, void* scratch);
+
+Candidates fixed_linear_candidates(Rung rung);  // of avx2; empty for the others
+
+}  // namespace wick::cpu
