@@ -125,9 +125,11 @@ void linear_fwd(const StepArgs& args) {
     }
 }
 
+constexpr uint64_t kDraws = 30;
+
 bool takes_all(const StepArgs&) { return true; }
 
-// How many of 100 draws of a product of short sums fail.
+// How many of kDraws draws of a product of short sums fail.
 template <Slip slip>
 int failing_draws(const char* terms) {
   Device toy{"toy", [](int threads) {
@@ -137,7 +139,7 @@ int failing_draws(const char* terms) {
                    threads, DType::kBF16);
              }};
   std::vector<Case> cases;
-  for (uint64_t seed = 0; seed < 100; ++seed) {
+  for (uint64_t seed = 0; seed < kDraws; ++seed) {
     Case c;
     c.op = Op::kLinear;
     c.keys = {{"T", "60"}, {"K", terms}, {"N", "16"}, {"compute", "bf16"}, {"dir", "fwd"}};
@@ -148,15 +150,17 @@ int failing_draws(const char* terms) {
 }
 
 TEST(Runner, RoundedTermsPassInEveryDraw) {
-  for (const char* terms : {"1", "2", "5", "9", "16", "24", "64", "300"})
+  for (const char* terms : {"1", "5", "9", "16", "24", "100"})
     EXPECT_EQ(failing_draws<Slip::kNone>(terms), 0) << terms << " terms";
 }
 
 TEST(Runner, RoundedTermsHideNoMistake) {
-  for (const char* terms : {"2", "5", "16", "24", "64", "300"}) {
-    EXPECT_EQ(failing_draws<Slip::kDropsATerm>(terms), 100) << terms << " terms";
-    EXPECT_EQ(failing_draws<Slip::kDropsHalfARow>(terms), 100) << terms << " terms";
-    EXPECT_EQ(failing_draws<Slip::kScale>(terms), 100) << terms << " terms";
+  for (const char* terms : {"2", "9", "16", "24", "100"}) {
+    EXPECT_EQ(failing_draws<Slip::kDropsATerm>(terms), static_cast<int>(kDraws))
+        << terms << " terms";
+    EXPECT_EQ(failing_draws<Slip::kDropsHalfARow>(terms), static_cast<int>(kDraws))
+        << terms << " terms";
+    EXPECT_EQ(failing_draws<Slip::kScale>(terms), static_cast<int>(kDraws)) << terms << " terms";
   }
 }
 
