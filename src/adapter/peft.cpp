@@ -8,6 +8,7 @@
 #include "adapter/lora.h"
 #include "adapter/select.h"
 #include "base/half.h"
+#include "io/model_files.h"
 #include "io/safetensors.h"
 
 namespace wick {
@@ -255,6 +256,7 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
          std::filesystem::exists(folder / "adapter_model.bin")
              ? "; adapter_model.bin is pickled Python, save it as safetensors with PEFT"
              : "");
+  refuse_special_files(folder);
   const std::string where = config_path.string(), file_name = weights_path.string();
   Json config = read_json(config_path, size_t{16} << 20);
   refuse_unsupported(config, where);

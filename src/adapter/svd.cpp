@@ -145,39 +145,76 @@ Vectors times(const Vectors& x, const float* w, int64_t rows, int64_t cols, bool
   return y;
 }
 
-// Subspace iteration: x spans the right vectors better each time.
+// How far the first `rank` of b lie outside the span of the first `rank` of a. Both orthonormal.
+double outside(const Vectors& a, const Vectors& b, int64_t rank) {
+  double most = 0;
+  for (int64_t i = 0; i < rank; ++i) {
+    double inside = 0;
+    for (int64_t j = 0; j < rank; ++j) {
+      const double part = dot(b[i], a[j], a.length);
+      inside += part * part;
+    }
+    most = std::max(most, 1 - inside);
+  }
+  return std::sqrt(std::max(0.0, most));
+}
+
+// Subspace iteration with Chebyshev's polynomial of wᵀw, which keeps small what lies below the
+// subspace's least value: the spectrum of a trained matrix is so flat that powers alone would take
+// hundreds of products. The vectors have to stand still, since values do long before them.
 Triples iterate(const float* w, int64_t rows, int64_t cols, int64_t rank) {
-  constexpr int kLeast = 8, kMost = 40;
-  constexpr double kStill = 1e-6;
+  constexpr int kMost = 40, kMostDegree = 8;
+  constexpr double kStill = 2e-6;
+  // The polynomial may lift the largest value so far above the least wanted one: f32 holds both.
+  constexpr double kMostLift = 1e3;
   const int64_t width = std::min({rank + std::max<int64_t>(8, rank / 2), rows, cols});
   Vectors x(width, cols);
   Rng rng(mix_key(0x7069737361ull, static_cast<uint64_t>(rows * 1000003 + cols)));
   for (double& v : x.data) v = rng.normal();
   make_orthonormal(x);
-  std::vector<double> last;
   for (int i = 0;; ++i) {
-    Vectors y = times(x, w, rows, cols, true);  // rows of (w xᵀ)ᵀ
-    if (i >= kLeast) {
-      // The rows of y are w's images of x: their singular vectors are those of w in this subspace.
-      Triples t = decompose(y, rank);
-      double moved = 0;
-      for (int64_t k = 0; k < rank && !last.empty(); ++k)
-        moved = std::max(moved,
-                         std::abs(t.values[static_cast<size_t>(k)] - last[static_cast<size_t>(k)]));
-      const bool still = !last.empty() && moved <= kStill * t.values[0];
-      last = t.values;
-      if (still || i == kMost) {
-        Triples out{t.values, Vectors(rank, rows), Vectors(rank, cols)};
-        out.left.data = t.right.data;
-        for (int64_t k = 0; k < rank; ++k)
-          for (int64_t j = 0; j < width; ++j)
-            for (int64_t c = 0; c < cols; ++c) out.right[k][c] += t.left[k][j] * x[j][c];
-        return out;
-      }
+    // The rows of y are w's images of x: their singular vectors are those of w in this subspace.
+    const Vectors y = times(x, w, rows, cols, true);  // rows of (w xᵀ)ᵀ
+    Triples t = decompose(y, width);
+    Vectors right(width, cols);
+    for (int64_t k = 0; k < width; ++k)
+      for (int64_t j = 0; j < width; ++j)
+        for (int64_t c = 0; c < cols; ++c) right[k][c] += t.left[k][j] * x[j][c];
+    const bool still = i > 0 && outside(x, right, rank) <= kStill;
+    x = std::move(right);
+    // Of a matrix of low rank it is rounding, or nothing.
+    const double least =
+        std::max(t.values.back() * t.values.back(), 1e-12 * t.values.front() * t.values.front());
+    if (still || i == kMost || least <= 0) {
+      Triples out{
+          {t.values.begin(), t.values.begin() + rank}, Vectors(rank, rows), Vectors(rank, cols)};
+      std::copy_n(t.right.data.begin(), out.left.data.size(), out.left.data.begin());
+      std::copy_n(x.data.begin(), out.right.data.size(), out.right.data.begin());
+      return out;
     }
-    make_orthonormal(y);
-    x = times(y, w, rows, cols, false);
-    make_orthonormal(x);
+    // z_0 = x, z_1 = m x, z_{j+1} = 2 m z_j - z_{j-1} with m = 2 wᵀw / least - 1.
+    auto growth = [&](double value) {
+      const double at = 2 * value * value / least - 1;
+      return at + std::sqrt(std::max(0.0, at * at - 1));
+    };
+    const double lift =
+        std::log(growth(t.values.front()) / growth(t.values[static_cast<size_t>(rank - 1)]));
+    const int degrees = lift * kMostDegree <= std::log(kMostLift)
+                            ? kMostDegree
+                            : std::max(1, static_cast<int>(std::log(kMostLift) / lift));
+    Vectors before = x, now = x;
+    for (int degree = 1; degree <= degrees; ++degree) {
+      const Vectors image = times(times(now, w, rows, cols, true), w, rows, cols, false);
+      Vectors next(width, cols);
+      const double factor = degree == 1 ? 1 : 2;
+      for (size_t k = 0; k < next.data.size(); ++k)
+        next.data[k] =
+            factor * (2 / least * image.data[k] - now.data[k]) - (degree == 1 ? 0 : before.data[k]);
+      before = std::move(now);
+      now = std::move(next);
+    }
+    make_orthonormal(now);
+    x = std::move(now);
   }
 }
 

@@ -14,7 +14,7 @@ struct SingularVectors {
 };
 
 // Of w [rows, cols]. Small matrices by one-sided Jacobi rotations in f64, others by subspace
-// iteration until the values stand still. The same bits on every machine with the same arithmetic.
+// iteration until the vectors stand still, to 1e-6 of the largest value. The same bits on every machine with the same arithmetic.
 // Requires: 1 <= rank <= min(rows, cols).
 SingularVectors singular_vectors(const float* w, int64_t rows, int64_t cols, int64_t rank);
 

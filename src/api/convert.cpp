@@ -71,72 +71,53 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
   for (const char* own : {kMergeRecord, kDifferences}) fs::remove(to / own);
 }
 
-}  // namespace
-
-void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to) {
-  if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
-  std::error_code error;
-  if (!from.empty() && fs::equivalent(from, to, error))
-    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " is ", whose,
-         " own folder; name another");
+std::optional<DType> save_dtype_of(const MergeOptions& options) {
+  if (options.save_dtype.empty()) return std::nullopt;
+  const std::optional<DType> dtype = parse_dtype(options.save_dtype);
+  if (!dtype || (*dtype != DType::kF32 && *dtype != DType::kBF16 && *dtype != DType::kF16))
+    fail(ErrorCode::kInvalidArgument, "--save-dtype is \"", options.save_dtype,
+         "\", wanted f32, bf16 or f16");
+  if (options.reversible)
+    fail(ErrorCode::kInvalidArgument,
+         "--reversible keeps the base to the bit, so --save-dtype cannot be given with it");
+  return dtype;
 }
 
-MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
-  if (options.adapter_path.empty())
-    fail(ErrorCode::kInvalidArgument, "--adapter-path is missing: the adapter to merge");
-  std::optional<DType> save_dtype;
-  if (!options.save_dtype.empty()) {
-    save_dtype = parse_dtype(options.save_dtype);
-    if (!save_dtype ||
-        (*save_dtype != DType::kF32 && *save_dtype != DType::kBF16 && *save_dtype != DType::kF16))
-      fail(ErrorCode::kInvalidArgument, "--save-dtype is \"", options.save_dtype,
-           "\", wanted f32, bf16 or f16");
-    if (options.reversible)
-      fail(ErrorCode::kInvalidArgument,
-           "--reversible keeps the base to the bit, so --save-dtype cannot be given with it");
-  }
-  ModelOptions model_options;
-  model_options.model = options.model;
-  Model model = Model::load(engine, model_options);
-  const Model::Impl& m = model.impl();
-  const fs::path out = options.save_path;
-  refuse_in_place(m.folder.folder, "the model's", out);
-  refuse_in_place(options.adapter_path, "the adapter's", out);
+void refuse_codes(const Model::Impl& m) {
   for (const WeightSpec& spec : weight_specs(m.config))
     if (dtype_is_quantized(m.weights->dtype(spec)))
       fail(ErrorCode::kInvalidArgument, m.name(),
            ": is quantised, and a merge changes weights by less than a code; merge into the model "
            "that it was made from, or into what wick convert --dequantize writes");
-  std::vector<float> params;
-  Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
+}
 
-  ThreadPool pool(engine.device().threads);
-  start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
-  refuse_untying(adapter, m);
-  auto merged = [&](const WeightSpec& spec) -> std::optional<std::vector<float>> {
-    std::optional<std::vector<float>> values;
-    int64_t at = 0;
-    for (const WeightSpec::Part& part : spec.parts) {
-      if (touches(adapter, part.tensor)) {
-        if (!values) values = m.weights->read_floats(spec);
-        const std::string name = module_of(part.tensor);
-        if (const LoraModule* module = adapter.find(name))
-          adapter.merge(*module, params, values->data() + at, pool);
-        if (const WholeModule* whole = adapter.find_whole(name))
-          std::copy_n(params.data() + whole->offset, part.shape.elements(), values->data() + at);
-        if (adapter.tokens() && adapter.tokens()->module == name)
-          adapter.merge_tokens(params, values->data() + at);
-      }
-      at += part.shape.elements();
+// A weight with what the adapter does to its parts; nothing where it does nothing.
+std::optional<std::vector<float>> merged_values(const Adapter& adapter,
+                                                const std::vector<float>& params,
+                                                const Model::Impl& m, const WeightSpec& spec,
+                                                ThreadPool& pool) {
+  std::optional<std::vector<float>> values;
+  int64_t at = 0;
+  for (const WeightSpec::Part& part : spec.parts) {
+    if (touches(adapter, part.tensor)) {
+      if (!values) values = m.weights->read_floats(spec);
+      const std::string name = module_of(part.tensor);
+      if (const LoraModule* module = adapter.find(name))
+        adapter.merge(*module, params, values->data() + at, pool);
+      if (const WholeModule* whole = adapter.find_whole(name))
+        std::copy_n(params.data() + whole->offset, part.shape.elements(), values->data() + at);
+      if (adapter.tokens() && adapter.tokens()->module == name)
+        adapter.merge_tokens(params, values->data() + at);
     }
-    return values;
-  };
-  SavedWeights saved = save_weights(out, m.config, *m.weights, save_dtype, merged);
+    at += part.shape.elements();
+  }
+  return values;
+}
 
-  Json record;
-  record["base"] = m.folder.folder.empty() ? "" : fs::absolute(m.folder.folder).string();
-  record["adapter"] = options.adapter_path;
-  Json tensors = Json::object();
+// Writes the record of the merge in `out`, where the merged weights are, and with `reversible` what
+// takes it back. Returns how many tensors have changed.
+size_t write_record(const Adapter& adapter, const Model::Impl& m, const MergeOptions& options,
+                    const fs::path& out) {
   const std::vector<WeightSpec> specs = weight_specs(m.config);
   std::vector<Touched> touched;
   for (const WeightSpec& spec : specs)
@@ -152,6 +133,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
       writer->declare(part.tensor, DType::kU8, {bytes});
     }
   }
+  Json tensors = Json::object();
   SafetensorsSet result_files = SafetensorsSet::open(out);
   for (const Touched& t : touched) {
     const WeightSpec::Part& part = t.spec->parts[t.part];
@@ -165,16 +147,52 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
     writer->write(part.tensor, base);
   }
   if (writer) writer->commit();
+  Json record;
+  record["base"] = m.folder.folder.empty() ? "" : fs::absolute(m.folder.folder).string();
+  record["adapter"] = options.adapter_path;
   record["base_tensors"] = tensors;
   write_file(out / kMergeRecord, dump_json(record, 2) + "\n");
-  // Last, so that what looks like a model is one.
-  write_model_files(m, out);
+  return touched.size();
+}
 
+}  // namespace
+
+void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to) {
+  if (to.empty()) fail(ErrorCode::kInvalidArgument, "--save-path is missing: name a new folder");
+  std::error_code error;
+  if (!from.empty() && fs::equivalent(from, to, error))
+    fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " is ", whose,
+         " own folder; name another");
+}
+
+MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
+  if (options.adapter_path.empty())
+    fail(ErrorCode::kInvalidArgument, "--adapter-path is missing: the adapter to merge");
+  const std::optional<DType> save_dtype = save_dtype_of(options);
+  ModelOptions model_options;
+  model_options.model = options.model;
+  Model model = Model::load(engine, model_options);
+  const Model::Impl& m = model.impl();
+  const fs::path out = options.save_path;
+  refuse_in_place(m.folder.folder, "the model's", out);
+  refuse_in_place(options.adapter_path, "the adapter's", out);
+  refuse_codes(m);
+  std::vector<float> params;
+  Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
+
+  ThreadPool pool(engine.device().threads);
+  start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
+  refuse_untying(adapter, m);
+  const SavedWeights saved = save_weights(
+      out, m.config, *m.weights, save_dtype,
+      [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); });
   MergeResult result;
   result.path = out.string();
   result.tensors = saved.tensors;
-  result.changed = static_cast<int64_t>(touched.size());
+  result.changed = static_cast<int64_t>(write_record(adapter, m, options, out));
   result.bytes = saved.bytes;
+  // Last, so that what looks like a model is one.
+  write_model_files(m, out);
   return result;
 }
 

@@ -25,6 +25,23 @@ struct Sweep::Impl {
   void check() const;
   void join();
   TrainCallbacks callbacks_of(size_t lane, const SweepCallbacks& callbacks) const;
+  // Everything before the first update but the samples: folders, device, forecast, the step.
+  std::vector<FolderLock> begin(const SweepCallbacks& callbacks);
+  BufferPtr params_of(JointStep& joint, size_t lane) const;
+  // The prompts that each adapter is asked before and after, and its answers before.
+  struct Samples {
+    std::vector<std::vector<PromptAndAnswer>> prompts;
+    std::vector<std::vector<std::string>> before;
+  };
+  Samples ask_before(JointStep& joint);
+  // One lane's run, inside the joined one.
+  TrainResult run_lane(JointStep& joint, size_t lane, const std::vector<PromptAndAnswer>& prompts,
+                       const SweepCallbacks& callbacks);
+  // The entries, best first.
+  SweepResult collect(JointStep& joint, std::vector<TrainResult> results,
+                      const std::vector<std::exception_ptr>& errors, const Samples& samples);
+  // The model goes on with the adapter that did best.
+  void take_best(JointStep& joint, const SweepResult& result);
   void write_summary(SweepResult& result, const std::string& folder) const;
 };
 
@@ -110,71 +127,81 @@ TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) cons
   return own;
 }
 
-SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
-  Impl& s = *impl_;
-  Model::Impl& m = s.model->impl();
+std::vector<FolderLock> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   std::set<std::string> said;  // most lines are those of every lane
-  for (const auto& lane : s.lanes)
+  for (const auto& lane : lanes)
     for (const std::string& line : lane->messages)
       if (said.insert(line).second && callbacks.on_message) callbacks.on_message(line);
   std::vector<FolderLock> locks;
-  for (const auto& lane : s.lanes) locks.push_back(lane->check_folder());
-  s.lead().check_device();
-  const bool rehearsed = s.lead().can_rehearse();
-  if (!rehearsed || s.lead().free_step) s.lead().forecast_time();
-
-  TrainStep& step = *s.lead().step;
-  s.lead().start();
-  if (rehearsed) s.lead().rehearse_run(0);
-  if (callbacks.on_forecast) callbacks.on_forecast(forecast());
-  s.lead().open_prefix();
-  JointStep joint(step);
-  auto params_of = [&](size_t k) {
-    const std::vector<float> params = joint.lane(k).params();
-    const auto count = static_cast<int64_t>(params.size());
-    BufferPtr buffer = m.backend().allocate(DType::kF32, count);
-    m.backend().upload(*buffer, DType::kF32, 0, count, params.data());
-    return buffer;
-  };
-  std::vector<std::vector<PromptAndAnswer>> prompts;
-  std::vector<std::vector<std::string>> before;
-  for (size_t k = 0; k < s.lanes.size(); ++k) {
-    prompts.push_back(s.lanes[k]->sample_prompts());
-    // B is zero at the start, so all answer alike.
-    const bool alike = k > 0 && s.lanes[k]->options.data == s.lanes[0]->options.data &&
-                       s.lanes[k]->options.init_adapter.empty();
-    before.push_back(alike ? before[0] : s.lanes[k]->answer(prompts[k], params_of(k)));
+  for (const auto& lane : lanes) locks.push_back(lane->check_folder());
+  lead().check_device();
+  const bool rehearsed = lead().can_rehearse();
+  if (!rehearsed || lead().free_step) lead().forecast_time();
+  lead().start();
+  if (rehearsed) lead().rehearse_run(0);
+  if (callbacks.on_forecast) {
+    lead().forecast_time();
+    callbacks.on_forecast(lead().forecast);
   }
+  lead().open_prefix();
+  return locks;
+}
 
-  std::vector<TrainResult> results(s.lanes.size());
-  const std::vector<std::exception_ptr> errors = joint.run([&](size_t k) {
-    Trainer::Impl& lane = *s.lanes[k];
-    RunSetup setup = lane.run_setup(s.lead().forecast);
-    setup.answer_prompts = [&, k] {
-      const std::vector<std::string> texts = s.lanes[k]->answer(prompts[k], params_of(k));
-      std::vector<EvalSample> samples;
-      for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[k][i].words, texts[i]});
-      return samples;
-    };
-    setup.peak_gflops = 0;  // of all lanes together, not of one
-    TrainRun run(joint.lane(k), std::move(setup));
-    Watch watch(lane.options, run.first_update());
-    const TrainCallbacks own = s.callbacks_of(k, callbacks);
-    results[k] = run.run(watch.around(own));
-  });
+BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
+  Backend& backend = model->impl().backend();
+  const std::vector<float> params = joint.lane(lane).params();
+  const auto count = static_cast<int64_t>(params.size());
+  BufferPtr buffer = backend.allocate(DType::kF32, count);
+  backend.upload(*buffer, DType::kF32, 0, count, params.data());
+  return buffer;
+}
 
+Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint) {
+  Samples samples;
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    samples.prompts.push_back(lanes[k]->sample_prompts());
+    // B is zero at the start, so all answer alike.
+    const bool alike = k > 0 && lanes[k]->options.data == lanes[0]->options.data &&
+                       lanes[k]->options.init_adapter.empty();
+    samples.before.push_back(alike ? samples.before[0]
+                                   : lanes[k]->answer(samples.prompts[k], params_of(joint, k)));
+  }
+  return samples;
+}
+
+TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
+                                  const std::vector<PromptAndAnswer>& prompts,
+                                  const SweepCallbacks& callbacks) {
+  Trainer::Impl& lane = *lanes[k];
+  RunSetup setup = lane.run_setup(lead().forecast);
+  setup.answer_prompts = [&, k] {
+    const std::vector<std::string> texts = lane.answer(prompts, params_of(joint, k));
+    std::vector<EvalSample> samples;
+    for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[i].words, texts[i]});
+    return samples;
+  };
+  setup.peak_gflops = 0;  // of all lanes together, not of one
+  TrainRun run(joint.lane(k), std::move(setup));
+  Watch watch(lane.options, run.first_update());
+  const TrainCallbacks own = callbacks_of(k, callbacks);
+  return run.run(watch.around(own));
+}
+
+SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> results,
+                                 const std::vector<std::exception_ptr>& errors,
+                                 const Samples& samples) {
   SweepResult result;
-  for (size_t k = 0; k < s.lanes.size(); ++k) {
-    SweepEntry entry{s.names[k], results[k], ""};
+  for (size_t k = 0; k < lanes.size(); ++k) {
+    SweepEntry entry{names[k], std::move(results[k]), ""};
     if (errors[k]) {
       try {
         std::rethrow_exception(errors[k]);
       } catch (const Error& e) {
         entry.error = e.what();
       }
-      entry.result.adapter_path = s.lanes[k]->options.adapter_path;
+      entry.result.adapter_path = lanes[k]->options.adapter_path;
     } else {
-      s.lanes[k]->finish(entry.result, prompts[k], before[k], params_of(k));
+      lanes[k]->finish(entry.result, samples.prompts[k], samples.before[k], params_of(joint, k));
     }
     result.interrupted |= entry.result.interrupted;
     result.seconds = std::max(result.seconds, entry.result.seconds);
@@ -189,15 +216,32 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
       result.entries.begin(), result.entries.end(),
       [&](const SweepEntry& a, const SweepEntry& b) { return measure(a) < measure(b); });
   result.peak_bytes = peak_memory_bytes();
-  for (size_t k = 0; k < s.lanes.size(); ++k) {
-    if (s.names[k] != result.entries.front().name || !result.entries.front().error.empty())
-      continue;
-    m.adapter = s.lanes[k]->adapter;
-    m.trained = nullptr;
-    m.params = params_of(k);
-    m.adapter_path = s.lanes[k]->options.adapter_path;
-    ++m.revision;
-  }
+  return result;
+}
+
+void Sweep::Impl::take_best(JointStep& joint, const SweepResult& result) {
+  const SweepEntry& best = result.entries.front();
+  if (!best.error.empty()) return;
+  const size_t k =
+      static_cast<size_t>(std::find(names.begin(), names.end(), best.name) - names.begin());
+  Model::Impl& m = model->impl();
+  m.adapter = lanes[k]->adapter;
+  m.trained = nullptr;
+  m.params = params_of(joint, k);
+  m.adapter_path = lanes[k]->options.adapter_path;
+  ++m.revision;
+}
+
+SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
+  Impl& s = *impl_;
+  const std::vector<FolderLock> locks = s.begin(callbacks);
+  JointStep joint(*s.lead().step);
+  const Impl::Samples samples = s.ask_before(joint);
+  std::vector<TrainResult> results(s.lanes.size());
+  const std::vector<std::exception_ptr> errors = joint.run(
+      [&](size_t k) { results[k] = s.run_lane(joint, k, samples.prompts[k], callbacks); });
+  SweepResult result = s.collect(joint, std::move(results), errors, samples);
+  s.take_best(joint, result);
   s.write_summary(result, folder);
   return result;
 }

@@ -70,19 +70,29 @@ LoraOptions lora_options(const TrainOptions& o) {
   return lora;
 }
 
-// What of the kind of adapter is not its default, for identity().
-void add_kind(const TrainOptions& o, Json& j) {
-  if (o.rslora) j["rslora"] = true;
-  if (o.dora) j["dora"] = true;
-  if (o.init != "default") j["init"] = o.init;
-  if (o.bias != "none") j["bias"] = o.bias;
-  if (o.lora_plus_ratio != 1.0) j["lora_plus_ratio"] = o.lora_plus_ratio;
-  for (const auto& [pattern, rank] : o.rank_pattern) j["rank_pattern"][pattern] = rank;
-  for (const auto& [pattern, alpha] : o.alpha_pattern) j["alpha_pattern"][pattern] = alpha;
-  if (!o.layers_to_transform.empty()) j["layers_to_transform"] = o.layers_to_transform;
-  if (!o.exclude_modules.empty()) j["exclude_modules"] = o.exclude_modules;
-  if (!o.modules_to_save.empty()) j["modules_to_save"] = o.modules_to_save;
-  if (!o.trainable_token_indices.empty()) j["trainable_token_indices"] = o.trainable_token_indices;
+// The kind of adapter: all of it for identity(), or what is not its default.
+Json kind_of(const TrainOptions& o, bool all) {
+  const TrainOptions usual;
+  Json j = Json::object();
+  auto add = [&](const char* key, const auto& value, const auto& otherwise) {
+    if (all || value != otherwise) j[key] = value;
+  };
+  auto add_pattern = [&](const char* key, const auto& pattern) {
+    if (all) j[key] = Json::object();
+    for (const auto& [name, value] : pattern) j[key][name] = value;
+  };
+  add("rslora", o.rslora, usual.rslora);
+  add("dora", o.dora, usual.dora);
+  add("init", o.init, usual.init);
+  add("bias", o.bias, usual.bias);
+  add("lora_plus_ratio", o.lora_plus_ratio, usual.lora_plus_ratio);
+  add_pattern("rank_pattern", o.rank_pattern);
+  add_pattern("alpha_pattern", o.alpha_pattern);
+  add("layers_to_transform", o.layers_to_transform, usual.layers_to_transform);
+  add("exclude_modules", o.exclude_modules, usual.exclude_modules);
+  add("modules_to_save", o.modules_to_save, usual.modules_to_save);
+  add("trainable_token_indices", o.trainable_token_indices, usual.trainable_token_indices);
+  return j;
 }
 
 // What PEFT should load the adapter onto: a name of the hub stays one, wherever it lies here.
@@ -109,8 +119,7 @@ void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
     refuse("--alpha", cat("alpha ", own.alpha), cat(o.alpha));
   if (o.dropout != usual.dropout && static_cast<float>(o.dropout) != own.dropout)
     refuse("--lora-dropout", cat("dropout ", own.dropout), cat(o.dropout));
-  Json kind = Json::object();
-  add_kind(o, kind);
+  Json kind = kind_of(o, false);
   kind.erase("lora_plus_ratio");
   if (own.dora) kind.erase("dora");
   if (own.rslora) kind.erase("rslora");
@@ -163,6 +172,8 @@ Json Trainer::Impl::identity() const {
   Json j;
   j["model"] = m.name();
   j["parameters"] = weight_count(m.config);
+  j["weights"] = cat(m.weights->fingerprint());
+  j["weights_type"] = dtype_name(m.weights->dtype(weight_specs(m.config).front()));
   j["dtype"] = dtype_name(m.weights->compute());
   j["data"] = train.file();
   j["rows"] = train.size();
@@ -175,7 +186,7 @@ Json Trainer::Impl::identity() const {
   j["alpha"] = o.alpha;
   j["dropout"] = o.dropout;
   j["num_layers"] = o.num_layers;
-  add_kind(o, j);
+  j.update(kind_of(o, true));
   j["batch_size"] = o.batch_size;
   j["grad_accumulation_steps"] = o.grad_accumulation_steps;
   j["updates"] = forecast.updates;
@@ -205,14 +216,14 @@ Json Trainer::Impl::identity() const {
   const Hyper first = optimizer_hyper(o, o.learning_rate, 1);
   j["optimizer_constants"] = std::vector<float>(first.begin() + 1, first.end());
   j["early_stop"] = o.early_stop;
-  if (o.early_stop > 0 || o.keep_best) {
-    j["keep_best"] = true;
+  j["keep_best"] = o.early_stop > 0 || o.keep_best;
+  if (j["keep_best"]) {
     j["early_stop_delta"] = o.early_stop_delta;
     j["steps_per_eval"] = o.steps_per_eval;
     j["val_batches"] = o.val_batches;
     j["valid_fingerprint"] = valid ? cat(valid->fingerprint()) : "";
   }
-  if (o.skip_below > 0) j["skip_below"] = o.skip_below;
+  j["skip_below"] = o.skip_below;
   j["mask_prompt"] = o.dataset.mask_prompt;
   j["max_seq_length"] = o.dataset.max_seq_length;
   identify_loss(j);

@@ -6,6 +6,7 @@
 
 #include "api/internal.h"
 #include "base/folder_lock.h"
+#include "train/checkpoint.h"
 #include "train/fit.h"
 #include "train/preference.h"
 #include "train/rehearsal.h"
@@ -80,6 +81,7 @@ struct Trainer::Impl {
   struct Saving {
     double seconds = 0, result = 0, low = 0, high = 0;
   };
+  Checkpoint trial_checkpoint(double part) const;
   Saving try_saving() const;
   struct FirstPacks;
   FirstPacks first_packs() const;

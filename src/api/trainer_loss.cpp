@@ -4,6 +4,7 @@
 
 #include "api/trainer_impl.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "data/preference.h"
 #include "train/distill.h"
 #include "train/preference.h"
@@ -118,18 +119,15 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
 void Trainer::Impl::open_reference() {
   const TrainOptions& o = options;
   if (o.loss == "distill") {
-    // A tied head stays the base's where an adapter is on the embedding alone, but not where rows
-    // of it are trained.
-    const bool tied = model->impl().config.tied;
-    for (const ParamLayout::Entry& e : trainable->layout.entries())
-      if (e.name.find("lm_head") != std::string::npos ||
-          (tied && e.name.find("embed") != std::string::npos &&
-           (!adapter || e.name.find("trainable_tokens") != std::string::npos)))
-        fail(ErrorCode::kInvalidArgument,
-             "--loss distill compares through the model's own head, and ", e.name,
-             " would change it; leave the head out, or with --fine-tune-type full train the last "
-             "blocks (--num-layers N)");
     reference = open_beside("--teacher", o.teacher, o.teacher_adapter);
+    const Adapter* a = reference->source.adapter;
+    if (a && (a->find("lm_head") || a->find_whole("lm_head") ||
+              (reference->config->tied && a->tokens())))
+      fail(
+          ErrorCode::kUnsupported, "--teacher-adapter ", o.teacher_adapter,
+          " changes the teacher's head, which is compared as its file has it; merge it first: wick "
+          "merge --model ",
+          o.teacher, " --adapter-path ", o.teacher_adapter, " --save-path OUT, then --teacher OUT");
     return;
   }
   if (o.loss != "dpo" && o.loss != "kto") return;
@@ -187,8 +185,8 @@ LossMaker Trainer::Impl::loss_maker() const {
 
 void Trainer::Impl::identify_loss(Json& j) const {
   const TrainOptions& o = options;
-  if (o.loss == "sft") return;
   j["loss"] = o.loss;
+  if (o.loss == "sft") return;
   if (o.loss == "distill") {
     j["teacher"] = o.teacher;
     j["teacher_adapter"] = o.teacher_adapter;
@@ -199,7 +197,12 @@ void Trainer::Impl::identify_loss(Json& j) const {
   j["beta"] = o.beta;
   if (o.loss == "dpo" || o.loss == "simpo") j["label_smoothing"] = o.label_smoothing;
   if (o.loss == "simpo") j["simpo_gamma"] = o.simpo_gamma;
-  if (o.loss == "dpo" || o.loss == "kto") j["reference"] = o.reference;
+  if (o.loss == "dpo" || o.loss == "kto") {
+    j["reference"] = o.reference;
+    // The state before the first update is asked again when a run goes on.
+    if (o.reference == "base" && !o.init_adapter.empty())
+      j["init_adapter"] = cat(crc32c(std::as_bytes(std::span(start_params))));
+  }
   if (o.loss == "kto") {
     j["desirable_weight"] = o.desirable_weight;
     j["undesirable_weight"] = o.undesirable_weight;

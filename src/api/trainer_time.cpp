@@ -73,52 +73,78 @@ class TrialFolder {
 
 }  // namespace
 
-// By writing them, or of large ones a part of their bytes. Where that fails the checkpoint will,
-// and say which file: a forecast is no reason to stop.
+// A checkpoint of the run's size, or of a part of it. The optimizer's numbers are zero before the
+// first update, and zeros take some disks no time: these are not.
+Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
+  Checkpoint c;
+  uint32_t noise = 1;
+  auto fill = [&](std::span<std::byte> bytes) {
+    for (std::byte& b : bytes)
+      b = static_cast<std::byte>((noise = noise * 1664525u + 1013904223u) >> 24);
+  };
+  auto share = [&](size_t size) { return static_cast<size_t>(part * static_cast<double>(size)); };
+  if (part < 1) {
+    c.params.resize(share(static_cast<size_t>(trainable->layout.size())));
+    fill(std::as_writable_bytes(std::span(c.params)));
+  } else {
+    c.params = step->params();  // a result is made of them, too
+  }
+  if (options.keep_best || options.early_stop > 0) c.best = c.params;
+  for (const OptimizerState& state : step->states()) {
+    const size_t count = share(static_cast<size_t>(state.shape.elements()));
+    c.states.push_back(
+        {state.name, state.dtype, std::vector<std::byte>(count * dtype_bytes(state.dtype))});
+    fill(c.states.back().bytes);
+  }
+  c.run = identity();
+  return c;
+}
+
+// By writing them, or of large ones a part. Where that fails the checkpoint will, and say which
+// file: a forecast is no reason to stop.
 Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
-  constexpr int64_t kMost = int64_t{32} << 20;
-  constexpr int kTimes = 2;
+  constexpr int64_t kMost = int64_t{64} << 20, kQuick = int64_t{8} << 20;
   const TrialFolder folder(existing(options.adapter_path) / ".wick_trial");
-  const auto all = static_cast<double>(forecast.disk_bytes);
   Saving saving;
+  const int times = forecast.disk_bytes <= kQuick ? 2 : 1;
+  // A single try says nothing of a disk's moods.
+  const double mood = times > 1 ? 1 : 1.3;
   auto count = [&](double seconds) {
-    saving.seconds += seconds / kTimes;
-    saving.low = saving.low > 0 ? std::min(saving.low, seconds) : seconds;
-    saving.high = std::max(saving.high, seconds);
+    saving.seconds += seconds / times;
+    saving.low = saving.low > 0 ? std::min(saving.low, seconds) : seconds / mood;
+    saving.high = std::max(saving.high, seconds * mood);
+  };
+  auto seconds_of = [](const auto& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return seconds_since(start);
   };
   if (forecast.disk_bytes <= kMost && others.empty()) {
-    for (int i = 0; i < kTimes; ++i) {
+    // What the numbers take on their way from the device.
+    const double fetched = seconds_of([&] {
+      step->params();
+      for (size_t k = 0; k < step->states().size(); ++k) step->state(k);
+    });
+    const Checkpoint c = trial_checkpoint(1);
+    for (int i = 0; i < times; ++i) {
       release_free_memory();  // as the run does
-      Checkpoint c;
-      c.params = step->params();
-      for (size_t k = 0; k < step->states().size(); ++k) {
-        c.states.push_back({step->states()[k].name, step->states()[k].dtype, step->state(k)});
-        // They are zero before the first update, and zeros take some disks no time.
-        uint32_t noise = 1;
-        for (std::byte& b : c.states.back().bytes)
-          b = static_cast<std::byte>((noise = noise * 1664525u + 1013904223u) >> 24);
-      }
-      c.run = identity();
-      const auto start = std::chrono::steady_clock::now();
-      save_checkpoint(folder.path(), c);
-      const auto saved = std::chrono::steady_clock::now();
-      save_result(folder.path().string(), c.params);
-      saving.result += seconds_since(saved) / kTimes;
-      count(seconds_since(start));
+      const double state = seconds_of([&] { save_checkpoint(folder.path(), c); });
+      const double result = seconds_of([&] { save_result(folder.path().string(), c.params); });
+      saving.result += result / times;
+      count(fetched + state + result);
     }
     return saving;
   }
-  constexpr double kFiles = 3;  // checkpoint, adapter, its config
-  auto write = [&](int64_t size) {
-    const auto start = std::chrono::steady_clock::now();
-    write_file(folder.path() / "bytes", std::string(static_cast<size_t>(size), '\0'));
-    return seconds_since(start);
-  };
-  const int64_t part = std::min(forecast.disk_bytes, kMost);
-  for (int i = 0; i < kTimes; ++i) {
-    const double each = write(0), with_bytes = write(part);
-    count(kFiles * each +
-          std::max(0.0, with_bytes - each) * all / static_cast<double>(std::max<int64_t>(1, part)));
+  // A part of the checkpoint stands for its bytes and the result's; each file has its own price.
+  const auto all = static_cast<double>(forecast.disk_bytes);
+  const double files = 3.0 * static_cast<double>(1 + others.size());  // checkpoint, adapter, config
+  const Checkpoint c = trial_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
+  double bytes = 4.0 * static_cast<double>(c.params.size() + c.best.size());
+  for (const CheckpointState& state : c.states) bytes += static_cast<double>(state.bytes.size());
+  for (int i = 0; i < times; ++i) {
+    const double each = seconds_of([&] { write_file(folder.path() / "empty", ""); });
+    const double part = seconds_of([&] { save_checkpoint(folder.path(), c); });
+    count(files * each + std::max(0.0, part - each) * all / std::max(1.0, bytes));
   }
   saving.result = saving.seconds * static_cast<double>(forecast.params) / std::max(1.0, all);
   return saving;
@@ -171,14 +197,15 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
               forecast.prefix_ms *
                   static_cast<double>(std::min(forecast.updates, order.updates_per_epoch())));
   const auto saves = static_cast<double>(count_saves(options, forecast.updates));
-  forecast.total_seconds = computed + saves * saving.seconds;
+  const double numbered = options.save_numbered ? saving.result : 0;
+  forecast.total_seconds = computed + saves * (saving.seconds + numbered);
   const double mood =
       std::min(kMostMood, kSecondsMood / std::sqrt(std::max(1e-3, forecast.total_seconds)));
   const double low = std::min(times.low, 1 - mood), high = std::max(times.high, 1 + mood);
   forecast.step_ms_low = low * forecast.step_ms;
   forecast.step_ms_high = high * forecast.step_ms;
-  forecast.total_seconds_low = low * computed + saves * saving.low;
-  forecast.total_seconds_high = high * computed + saves * saving.high;
+  forecast.total_seconds_low = low * computed + saves * (saving.low + numbered);
+  forecast.total_seconds_high = high * computed + saves * (saving.high + numbered);
   timed = true;
 }
 

@@ -91,7 +91,12 @@ Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(optio
   if (!options.metrics.empty()) {
     const std::filesystem::path path = options.metrics;
     if (path.has_parent_path()) make_folder(path.parent_path());
-    write_file(path, earlier_lines(options.metrics, first_update));
+    // A pipe, a device or a link such as /dev/stdout takes lines as they come, and is not replaced.
+    std::error_code none;
+    const auto kind = std::filesystem::symlink_status(path, none).type();
+    if (kind == std::filesystem::file_type::regular ||
+        kind == std::filesystem::file_type::not_found)
+      write_file(path, earlier_lines(options.metrics, first_update));
     metrics_.open(path, std::ios::app);
     if (!metrics_) fail(ErrorCode::kIo, options.metrics, ": cannot be written");
   }

@@ -2,7 +2,10 @@
 #include "app/signals.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <cstdint>
 
 namespace wick {
 
@@ -10,9 +13,26 @@ namespace {
 
 // A handler can reach nothing but a global.
 volatile sig_atomic_t stop_asked = 0;
+volatile int64_t asked_at = 0;  // milliseconds
+
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // may be called by a handler
+  return int64_t{1000} * now.tv_sec + now.tv_nsec / 1000000;
+}
+
+// A key that bounces, or a wrapper that hands on what the terminal has sent already, is one wish.
+constexpr int64_t kOneWishMs = 500;
 
 void on_signal(int) {
-  if (stop_asked) _exit(130);
+  const int64_t now = now_ms();
+  if (stop_asked) {
+    if (now - asked_at < kOneWishMs) return;
+    constexpr char kSaid[] = "\nstopped at once, without saving\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
+    _exit(1);
+  }
+  asked_at = now;
   stop_asked = 1;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C, SIGTERM and SIGHUP as a question that work asks between its steps. A second signal that
-// arrives before the first was taken ends the process at once.
+// arrives half a second later, before the first was taken, ends the process at once, with exit code
+// 1: nothing was saved.
 #pragma once
 
 namespace wick {

@@ -164,7 +164,8 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.refuse("--report-to", OptionKind::kText, kNoTracker);
   args.refuse("--wandb", OptionKind::kText, kNoTracker);
   args.refuse("--project-name", OptionKind::kText, kNoTracker);
-  args.config_key("hf_dataset", [](const Json&, const std::string& where) -> bool {
+  args.config_key("hf_dataset", [](const Json& value, const std::string& where) -> bool {
+    if (value == false) return true;  // mlx-lm's own default
     throw UsageError(where +
                      ": data sets of the hub are not downloaded by name; fetch their JSON "
                      "lines and give the folder as data");

@@ -176,6 +176,13 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  // Renaming over a device, a pipe or /dev/stdout would put a plain file in its place, for
+  // everybody.
+  std::error_code none;
+  if (std::filesystem::is_other(path_, none) ||
+      (path_.string().starts_with("/dev/") && std::filesystem::is_symlink(path_, none)))
+    fail(ErrorCode::kInvalidArgument, path_.string(),
+         ": a device or a pipe, which a file would replace; name a plain file");
   // The process id keeps two writers of one path from sharing a temporary file.
   temporary_ = path_.string() + ".tmp" + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

@@ -116,7 +116,12 @@ class Checker {
                    {.row = [&](int64_t line, Json&& value) { row(line, std::move(value)); },
                     .bad = [&](int64_t line, const std::string& what,
                                std::string_view text) { bad(line, what, text); },
-                    .blank = [&](int64_t line) { add("blank_line", line, "the line is blank"); }});
+                    .blank = [&](int64_t line) { add("blank_line", line, "the line is blank"); },
+                    .repeated =
+                        [&](int64_t line, const std::string& key) {
+                          add("repeated_key", line,
+                              cat("an object has \"", key, "\" more than once; the last counts"));
+                        }});
     } catch (const Error& e) {
       // Of the file as a whole: a header that is none, a line without end.
       std::string what = e.what();

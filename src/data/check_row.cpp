@@ -3,18 +3,27 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "base/check.h"
 #include "data/text_problems.h"
+#include "text/unicode.h"
 
 namespace wick {
 namespace {
 
 constexpr const char* kWhiteSpace = " \t\r\n\v\f";
+constexpr std::array kMedia = {"images", "image", "videos", "video", "audios", "audio"};
 constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
 
+// Nothing that a reader would see: white space, and characters without a width.
 bool is_blank(const std::string& text) {
-  return text.find_first_not_of(kWhiteSpace) == std::string::npos;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t code = unicode::next_char(text, at);
+    const bool unseen = (code >= 0x200B && code <= 0x200D) || code == 0x2060 || code == 0xFEFF;
+    if (!unseen && !unicode::is_white_space(code)) return false;
+  }
+  return true;
 }
 
 // Every string of a value, with its place: "messages[0].content".
@@ -43,11 +52,21 @@ const std::string* content_of(const Json& message) {
 
 bool is_system(const std::string& role) { return role == "system" || role == "developer"; }
 
+// The ids of the calls that a message makes.
+void note_calls(const Json& message, std::set<std::string>& calls) {
+  const Json* made = find_member(message, "tool_calls");
+  if (made == nullptr || !made->is_array()) return;
+  for (const Json& call : *made)
+    if (const Json* id = find_member(call, "id"); id != nullptr && id->is_string())
+      calls.insert(id->get<std::string>());
+}
+
 void check_messages(const Json& messages, const std::string& key, bool whole, RowCheck& check) {
   auto add = [&](const char* kind, auto&&... parts) {
     check.findings.emplace_back(kind, cat(parts...));
   };
   std::string before;
+  std::set<std::string> calls;  // that were made and may be answered
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string role = role_of(messages[i]);
     if (role.empty()) return;  // the encoder says so
@@ -68,6 +87,16 @@ void check_messages(const Json& messages, const std::string& key, bool whole, Ro
     } else if ((role == "tool" || role == "function") && before != "assistant" && before != role) {
       add("role_order", place, ": a ", role, " message that follows no assistant message");
     }
+    note_calls(messages[i], calls);
+    const Json* answered = find_member(messages[i], "tool_call_id");
+    if (role == "tool" && answered != nullptr && answered->is_string() && !calls.empty() &&
+        !calls.contains(answered->get<std::string>()))
+      add("role_order", place, ": answers the tool call ", dump_json(*answered),
+          ", which no message before it makes");
+    const Json* weight = find_member(messages[i], "weight");
+    if (role == "assistant" && weight != nullptr && *weight != 0 && *weight != 1)
+      add("ignored_member", place, ".weight is ", dump_json(*weight),
+          "; 0 leaves the turn untrained, everything else counts as 1");
     const std::string* content = content_of(messages[i]);
     if (role == "assistant" && content != nullptr && is_blank(*content) &&
         find_member(messages[i], "tool_calls") == nullptr)
@@ -110,6 +139,10 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   });
   if (!row.is_object()) return check;
 
+  for (const char* key : kMedia)
+    if (const Json* media = find_member(row, key);
+        media != nullptr && (media->is_string() || (media->is_array() && !media->empty())))
+      add("ignored_member", '"', key, "\" is not read: wick trains text");
   if (const Json* messages = messages_of(row, options))
     check_messages(*messages, options.messages_key, true, check);
   for (const std::string& key :

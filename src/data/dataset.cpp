@@ -2,6 +2,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <set>
 #include <string_view>
@@ -73,7 +74,16 @@ class ExampleSet::Loader {
         ++set_.rows_read_;
         add_issue(DataIssueKind::kUnreadable, line, what);
       };
-    for_each_row(file, functions);
+    try {
+      for_each_row(file, functions);
+    } catch (const Error& e) {
+      const std::string what = e.what(), place = file.string() + ":";
+      const bool of_a_row = e.code() == ErrorCode::kCorruptFile && what.starts_with(place) &&
+                            what.size() > place.size() && std::isdigit(what[place.size()]);
+      if (!of_a_row) throw;
+      throw Error(e.code(),
+                  cat(what, "; wick data names all such rows, and its --fix leaves them out"));
+    }
     if (set_.rows_read_ == before) fail_empty(file.string());
   }
 

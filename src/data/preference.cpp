@@ -86,7 +86,15 @@ class Reader {
     row[options_.prompt_key] = std::move(prompt);
     row[options_.completion_key] = std::move(answer);
     if (!tools.is_null()) row["tools"] = tools;
-    Example example = encoder_.encode(std::move(row), keep_prompt, issues_);
+    std::vector<DataIssue> found;
+    Example example = encoder_.encode(std::move(row), keep_prompt, found);
+    for (DataIssue& issue : found) {
+      // What is wrong with the prompt they share is said once.
+      const bool said = std::any_of(issues_.begin(), issues_.end(), [&](const DataIssue& other) {
+        return other.what == issue.what;
+      });
+      if (!said) issues_.push_back(std::move(issue));
+    }
     const auto keep = static_cast<size_t>(options_.max_seq_length);
     if (example.ids.size() > keep) {
       issues_.push_back({DataIssueKind::kCut, "", 0,

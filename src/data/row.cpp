@@ -142,6 +142,20 @@ bool writes_calls(const RenderedChat& chat, const AssistantSpan& span, const Jso
   return true;
 }
 
+// Whether a template says the same without the row's tools. Their names are no sign: the calls in
+// the messages have them too.
+bool leaves_tools_out(const ChatTemplate& chat_template, const TemplateInput& input,
+                      const std::string& text) {
+  if (input.tools.is_null()) return false;
+  TemplateInput without = input;
+  without.tools = nullptr;
+  try {
+    return chat_template.render(without).text == text;
+  } catch (const Error&) {
+    return false;  // it asks for them
+  }
+}
+
 Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   Example example;
   example.format = format;
@@ -151,6 +165,12 @@ Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   example.full_length = static_cast<int64_t>(tokens.size());
   example.tokens = std::move(tokens);
   return example;
+}
+
+// As chat APIs mark an assistant turn that is not to be learned.
+bool has_no_weight(const Json& message) {
+  const Json* weight = find_member(message, "weight");
+  return weight != nullptr && weight->is_number() && weight->get<double>() == 0;
 }
 
 // The words of a message, without what is no text.
@@ -230,6 +250,8 @@ void RowEncoder::refuse_keys(const Json& row) const {
       break;
     }
   }
+  for (const std::string& key : wanted)
+    if (row.contains(key) && row[key].is_null()) hint = cat("; \"", key, "\" is null");
   if (row.contains("chosen") || row.contains("rejected"))
     hint =
         "; a preference has \"chosen\" and \"rejected\", and wants --loss dpo, simpo, orpo or kto";
@@ -241,7 +263,8 @@ void RowEncoder::refuse_keys(const Json& row) const {
 
 RowContent RowEncoder::read(Json&& row) const {
   if (!row.is_object())
-    fail(ErrorCode::kCorruptFile, "the row is ", json_kind(row), ", expected an object");
+    fail(ErrorCode::kCorruptFile, "the row is ", json_kind(row), ", expected an object",
+         row.is_array() ? "; a file with one array of rows is named .json" : "");
   Json* prompt = member(row, options_.prompt_key);
   Json* completion = member(row, options_.completion_key);
   Json* messages = member(row, options_.messages_key);
@@ -368,6 +391,10 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.eos_token = tokenizer_.eos();
   input.date = options_.date;
   RenderedChat chat = render(input);
+  if (leaves_tools_out(*template_, input, chat.text))
+    issues.push_back({DataIssueKind::kOther, "", 0,
+                      "the chat template does not write the row's tools, so the model does not see "
+                      "what it may call"});
   Example example = from_tokens(tokenizer_.encode(chat.text, false), content.format);
   if (options_.keep_text) example.text = chat.text;
   if (!options_.mask_prompt) {
@@ -379,6 +406,7 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   for (size_t s = 0; s < spans.size(); ++s) {
     const AssistantSpan& span = spans[s];
     if (span.message_index < content.first_trained_message) continue;
+    if (has_no_weight(input.messages[span.message_index])) continue;
     if (!writes_calls(chat, span, input.messages[span.message_index]))
       issues.push_back({DataIssueKind::kOther, "", 0,
                         cat("the chat template does not write the tool calls of messages[",

@@ -66,6 +66,18 @@ void refuse_foreign(std::string_view text, const std::string& where) {
     fail(ErrorCode::kCorruptFile, where, ": ", hint);
 }
 
+// What a line that is no JSON may be, by the signs of a file in another layout.
+std::string layout_hint(std::string_view line) {
+  if (line.find('\r') != std::string_view::npos)
+    return "; the line holds a carriage return: save the file with line feeds between rows";
+  const size_t first = line.find_first_not_of(kWhiteSpace),
+               last = line.find_last_not_of(kWhiteSpace);
+  if (first == last && first != std::string_view::npos &&
+      (line[first] == '{' || line[first] == '['))
+    return "; a .jsonl file has one whole object per line, and one with an array is named .json";
+  return {};
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& where, const RowFunctions& functions)
@@ -159,12 +171,17 @@ class Reader {
     try {
       row = parser_.parse(text, where_, line);
     } catch (const Error& e) {
-      if (!functions_.bad) throw;
-      std::string what = e.what();
+      std::string what = e.what() + layout_hint(text);
+      if (!functions_.bad) throw Error(e.code(), what);
       const std::string place = cat(where_, ":", line, ":");
-      if (what.starts_with(place)) what = "column " + what.substr(place.size());
+      if (what.starts_with(place + " "))
+        what.erase(0, place.size() + 1);
+      else if (what.starts_with(place))
+        what = "column " + what.substr(place.size());
       return functions_.bad(line, what, text);
     }
+    if (functions_.repeated && !parser_.repeated_key().empty())
+      functions_.repeated(line, parser_.repeated_key());
     functions_.row(line, std::move(row));
   }
 

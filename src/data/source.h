@@ -30,6 +30,8 @@ struct RowFunctions {
   // thrown as "file:line: what", kCorruptFile.
   std::function<void(int64_t line, const std::string& what, std::string_view text)> bad = {};
   std::function<void(int64_t line)> blank = {};  // an empty line between records
+  // A record, given next, has this key more than once in one object.
+  std::function<void(int64_t line, const std::string& key)> repeated = {};
 };
 
 // Throws: kNotFound, kIo, kCorruptFile, and what the functions throw.

@@ -34,10 +34,13 @@ class JsonParser {
   JsonParser& operator=(const JsonParser&) = delete;
 
   Json parse(std::string_view text, std::string_view where, int64_t first_line = 1);
+  // A key that an object of the last document had more than once; "" without one.
+  const std::string& repeated_key() const { return repeated_key_; }
 
  private:
   struct Buffers;
   std::unique_ptr<Buffers> buffers_;
+  std::string repeated_key_;
 };
 
 // Throws: kNotFound, kIo; kCorruptFile, also for a file above `limit` bytes.

@@ -33,7 +33,8 @@ std::string bare_message(std::string message) {
   return cut == std::string::npos ? message : message.substr(cut + 2);
 }
 
-void keep_last_of_equal_keys(Json::object_t& members) {
+// `repeated` becomes such a key.
+void keep_last_of_equal_keys(Json::object_t& members, std::string& repeated) {
   auto first_of_name = [&](auto end) {
     return std::find_if(members.begin(), end, [&](auto& m) { return m.first == end->first; });
   };
@@ -46,6 +47,8 @@ void keep_last_of_equal_keys(Json::object_t& members) {
   last.reserve(members.size());
   for (size_t i = 0; i < members.size(); ++i) last[(members.begin() + i)->first] = i;
   if (last.size() == members.size()) return;
+  for (size_t i = 0; i < members.size(); ++i)
+    if (const std::string& name = (members.begin() + i)->first; last[name] != i) repeated = name;
   Json::object_t kept;
   for (auto& [name, value] : members) {
     auto found = last.find(name);
@@ -64,8 +67,8 @@ Json integer(int64_t value) { return value < 0 ? Json(value) : Json(static_cast<
 // which is quadratic for objects that keep their order: too slow for a vocabulary.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, std::string_view where, int64_t first_line)
-      : text_(text), where_(where), first_line_(first_line) {}
+  Builder(std::string_view text, std::string_view where, int64_t first_line, std::string& repeated)
+      : text_(text), where_(where), first_line_(first_line), repeated_(repeated) {}
 
   Json take() { return std::move(root_); }
 
@@ -86,7 +89,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool end_object() override {
-    keep_last_of_equal_keys(stack_.back()->get_ref<Json::object_t&>());
+    keep_last_of_equal_keys(stack_.back()->get_ref<Json::object_t&>(), repeated_);
     stack_.pop_back();
     return true;
   }
@@ -101,6 +104,10 @@ class Builder final : public nlohmann::json_sax<Json> {
     std::string message = bare_message(error.what());
     if (message.find("UTF-8") != std::string::npos)
       message = "the text is not UTF-8 here; save the file in UTF-8";
+    // What Python writes unless it is told not to.
+    const std::string_view here = text_.substr(std::min(text_.size(), at < 1 ? 0 : at - 1), 10);
+    if (here.find("NaN") != here.npos || here.find("Infinity") != here.npos)
+      message = "NaN and Infinity are not JSON; write null";
     fail(ErrorCode::kCorruptFile, where_, ":", position_in(text_, at, first_line_),
          ": not valid JSON: ", message);
   }
@@ -124,14 +131,15 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   bool open(Json::value_t type) {
     if (stack_.size() >= kMaxJsonDepth)
-      fail(ErrorCode::kCorruptFile, where_, ": JSON nested more than ", kMaxJsonDepth,
-           " levels deep; no file that wick reads needs that");
+      fail(ErrorCode::kCorruptFile, where_, ":", first_line_, ": JSON nested more than ",
+           kMaxJsonDepth, " levels deep; no file that wick reads needs that");
     stack_.push_back(put(Json(type)));
     return true;
   }
 
   std::string_view text_, where_;
   int64_t first_line_;
+  std::string& repeated_;
   Json root_;
   std::vector<Json*> stack_;  // open arrays and objects; only the innermost grows, so none moves
 };
@@ -144,7 +152,7 @@ bool has_surrogate(std::string_view text) {
 }
 
 // Throws simdjson_error for what the other parser must judge. Its depth was bounded when parsed.
-Json converted(simdjson::dom::element element) {
+Json converted(simdjson::dom::element element, std::string& repeated) {
   using Type = simdjson::dom::element_type;
   auto text_of = [](std::string_view text) {
     if (has_surrogate(text)) throw simdjson::simdjson_error(simdjson::STRING_ERROR);
@@ -156,7 +164,7 @@ Json converted(simdjson::dom::element element) {
       Json value = Json::array();
       auto& items = value.get_ref<Json::array_t&>();
       items.reserve(from.size());
-      for (simdjson::dom::element item : from) items.push_back(converted(item));
+      for (simdjson::dom::element item : from) items.push_back(converted(item, repeated));
       return value;
     }
     case Type::OBJECT: {
@@ -165,9 +173,9 @@ Json converted(simdjson::dom::element element) {
       auto& members = value.get_ref<Json::object_t&>();
       members.reserve(from.size());
       for (simdjson::dom::key_value_pair member : from)
-        static_cast<Json::object_t::Container&>(members).emplace_back(text_of(member.key),
-                                                                      converted(member.value));
-      keep_last_of_equal_keys(members);
+        static_cast<Json::object_t::Container&>(members).emplace_back(
+            text_of(member.key), converted(member.value, repeated));
+      keep_last_of_equal_keys(members, repeated);
       return value;
     }
     case Type::INT64:
@@ -186,12 +194,13 @@ Json converted(simdjson::dom::element element) {
   return Json();
 }
 
-Json parse_exactly(std::string_view text, std::string_view where, int64_t first_line) {
+Json parse_exactly(std::string_view text, std::string_view where, int64_t first_line,
+                   std::string& repeated) {
   // nlohmann's parser takes a zero byte for the end of the text.
   if (size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail(ErrorCode::kCorruptFile, where, ":", position_in(text, zero, first_line),
          ": not valid JSON: a zero byte; save the file in UTF-8 (this may be UTF-16)");
-  Builder builder(text, where, first_line);
+  Builder builder(text, where, first_line, repeated);
   const char* begin = text.data() ? text.data() : "";
   Json::sax_parse(begin, begin + text.size(), &builder);
   return builder.take();
@@ -208,6 +217,7 @@ JsonParser::~JsonParser() = default;
 
 Json JsonParser::parse(std::string_view text, std::string_view where, int64_t first_line) {
   simdjson::dom::parser& parser = buffers_->parser;
+  repeated_key_.clear();
   simdjson::error_code error = text.empty() ? simdjson::EMPTY : simdjson::SUCCESS;
   // Grown here and not by the parser, which would reset the depth it allows.
   if (!error && text.size() > parser.capacity())
@@ -216,11 +226,12 @@ Json JsonParser::parse(std::string_view text, std::string_view where, int64_t fi
   if (!error) error = parser.parse(text.data(), text.size()).get(root);
   if (!error) {
     try {
-      return converted(root);
+      return converted(root, repeated_key_);
     } catch (const simdjson::simdjson_error&) {
+      repeated_key_.clear();
     }
   }
-  return parse_exactly(text, where, first_line);
+  return parse_exactly(text, where, first_line, repeated_key_);
 }
 
 Json parse_json(std::string_view text, std::string_view where, int64_t first_line) {

@@ -144,9 +144,28 @@ fs::path find_in_hub_cache(const std::string& name) {
   return found.size() == 1 ? found[0] : fs::path();
 }
 
+void refuse_special_files(const fs::path& folder) {
+  static constexpr std::string_view kRead[] = {".json", ".jinja", ".safetensors"};
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path& path = entry.path();
+    if (std::find(std::begin(kRead), std::end(kRead), path.extension()) == std::end(kRead))
+      continue;
+    const fs::file_status status = fs::status(path, error);
+    const fs::file_type type = status.type();
+    if (!fs::exists(status) || fs::is_regular_file(status) || fs::is_directory(status)) continue;
+    fail(ErrorCode::kInvalidArgument, path.string(), ": is ",
+         type == fs::file_type::fifo     ? "a named pipe"
+         : type == fs::file_type::socket ? "a socket"
+                                         : "a device",
+         ", expected a file; remove it or put the file in its place");
+  }
+}
+
 ModelFolder open_model_folder(const std::string& folder_or_name) {
   ModelFolder model;
   model.folder = resolve(folder_or_name);
+  refuse_special_files(model.folder);
   if (!is_there(model.folder / "config.json")) {
     if (is_there(model.folder / "adapter_config.json"))
       fail(ErrorCode::kInvalidArgument, model.folder.string(),

@@ -23,6 +23,10 @@ struct ModelFolder {
 // weights), kCorruptFile, kIo; each message says what to do.
 ModelFolder open_model_folder(const std::string& folder_or_name);
 
+// Refuses a folder in which a settings, weights or template file is neither a file nor a folder:
+// reading a named pipe would wait for its writer. Throws: kInvalidArgument.
+void refuse_special_files(const std::filesystem::path& folder);
+
 // The snapshot folder of a hub name in the local cache, or "" if it is not there.
 std::filesystem::path find_in_hub_cache(const std::string& name);
 

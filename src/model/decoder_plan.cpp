@@ -97,6 +97,10 @@ ValueId DecoderPlan::head(ValueId x, ValueId targets, const HeadAttr& attr) {
   return nn::head(recorder_, context_.adapter, "lm_head", head_, x, targets, attr);
 }
 
+ValueId DecoderPlan::kl_head(const KlHeads& heads, const KlAttr& attr) {
+  return nn::kl_head(recorder_, context_.adapter, "lm_head", heads, attr);
+}
+
 void DecoderPlan::add_lanes(DType compute) {
   const std::vector<const Adapter*>& lanes = options_.source.lanes;
   bool drops = false, counts = false;

@@ -63,6 +63,8 @@ class DecoderPlan {
   // log-probabilities [M] of targets.
   ValueId logits(ValueId x);
   ValueId head(ValueId x, ValueId targets, const HeadAttr& attr = {});
+  // The divergence from a teacher; heads.w is head_weight() or a copy of it.
+  ValueId kl_head(const KlHeads& heads, const KlAttr& attr);
   ValueId params() const { return context_.adapter.params; }  // f32 [P]; kNone without any
   const DecoderContext& context() const { return context_; }
   ValueId place() const { return place_; }  // i32 [4, T]; kNone unless the plan walks

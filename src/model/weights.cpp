@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
 #include "base/check.h"
+#include "base/crc32c.h"
+#include "base/rng.h"
 #include "base/threads.h"
 #include "model/random_weights.h"
 #include "model/weight_rows.h"
@@ -203,6 +206,21 @@ BufferPtr ModelWeights::squares(const WeightSpec& spec, Backend& backend) {
   slot = backend.allocate(DType::kF32, rows);
   backend.upload(*slot, DType::kF32, 0, rows, sums.data());
   return slot;
+}
+
+uint64_t ModelWeights::fingerprint() const {
+  // Two places of a page each: a tensor that was trained or drawn anew differs everywhere.
+  constexpr size_t kPage = 4096;
+  if (!files_) return mix_key(seed_, static_cast<uint64_t>(random_dtype_));
+  uint64_t key = 0;
+  for (const std::string& name : files_->names()) {
+    const SafetensorsSet::Found found = files_->find(name);
+    key = mix_key(key, name_key(cat(name, found.info->type_name, found.info->shape.str())));
+    const std::span<const std::byte> bytes = found.bytes();
+    for (size_t at : {size_t{0}, bytes.size() / 2})
+      key = mix_key(key, crc32c(bytes.subspan(at, std::min(kPage, bytes.size() - at))));
+  }
+  return key;
 }
 
 }  // namespace wick

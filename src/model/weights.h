@@ -55,6 +55,9 @@ class ModelWeights {
   void release() { buffers_.clear(); }
 
   const SafetensorsSet* files() const { return files_ ? &*files_ : nullptr; }
+  // Of every tensor's name, type, shape and a few of its bytes, so that other weights of the same
+  // shape are told apart without reading all of them.
+  uint64_t fingerprint() const;
 
  private:
   void check(const ModelConfig& config) const;

@@ -86,22 +86,36 @@ class AdaptedLinear {
       : r_(r), binding_(binding), l_(l), x_(x), adapted_(std::move(adapted)) {}
 
   ValueId record() {
-    if (has_magnitudes()) return drops() ? scaled_with_dropout() : scaled();
+    if (scales()) return scaled();
     ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
     add_to(y);
     return y;
   }
 
-  bool has_magnitudes() const { return adapted_.front().module->m_offset >= 0; }
+  // Whether the product is to be scaled as a whole, by scale_into(). With dropout it is not: what
+  // the base sees and what DoRA scales are two products.
+  bool scales() const { return has_magnitudes() && !drops(); }
 
-  // Onto the product y of x; where there are magnitudes, before scale_into().
+  // Whether h of all adapters is one product, and how wide it is.
+  bool has_one_h() const { return !drops(); }
+  int64_t ranks() const { return all_ranks(); }
+  // Makes it before add_to() would, in rows of a value that has been recorded or, kNone, in its
+  // own.
+  void make_h(ValueId h = kNone) {
+    if (h == kNone) {
+      h_ = r_.linear(x_, all_a());
+      return;
+    }
+    h_ = h;
+    r_.append({Op::kLinear, Dir::kForward, {x_, all_a(), kNone}, {{h}}, LinearAttr{}});
+  }
+
+  // Onto the product y of x; where it is scaled, before that.
   void add_to(ValueId y) {
     const LoraModule& first = *adapted_.front().module;
     if (has_magnitudes() && drops())
-      fail(ErrorCode::kUnsupported, first.module,
-           ": DoRA with dropout is trained by one adapter at a time; leave --lora-dropout or the "
-           "others out");
-    if (drops())
+      add_dropped_and_scaled(y);
+    else if (drops())
       add_dropped(y);
     else
       add_pairs(y);
@@ -126,6 +140,7 @@ class AdaptedLinear {
   }
 
  private:
+  bool has_magnitudes() const { return adapted_.front().module->m_offset >= 0; }
   bool drops() const { return r_.training() && adapted_.front().module->dropout > 0; }
   ValueId columns(ValueId y, const Adapted& p) {
     return r_.cols(y, p.first_row, p.first_row + p.module->out);
@@ -158,11 +173,11 @@ class AdaptedLinear {
 
   // y += scale * (x Aᵀ) Bᵀ, with one skinny product for all A.
   void add_pairs(ValueId y) {
-    ValueId h = r_.linear(x_, all_a());
+    if (h_ == kNone) make_h();
     int64_t column = 0;
     for (const Adapted& p : adapted_) {
       const LoraModule& m = *p.module;
-      r_.linear_into(columns(y, p), r_.cols(h, column, column + m.rank), b_matrix(m), m.scale);
+      r_.linear_into(columns(y, p), r_.cols(h_, column, column + m.rank), b_matrix(m), m.scale);
       column += m.rank;
     }
   }
@@ -227,9 +242,8 @@ class AdaptedLinear {
   }
 
   // As PEFT has it: the base sees x as it is, what DoRA changes sees the dropped one.
-  //   y = x Wᵀ + bias + (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
-  ValueId scaled_with_dropout() {
-    ValueId y = with_bias(r_, binding_, l_, r_.linear(x_, l_.w));
+  //   y += (d Wᵀ + scale (d Aᵀ) Bᵀ) * m / norm - d Wᵀ,  d = dropout(x)
+  void add_dropped_and_scaled(ValueId y) {
     const std::vector<ValueId> norm = norms();
     auto add = [&](ValueId from, ValueId to, float factor) {
       r_.append(
@@ -252,37 +266,53 @@ class AdaptedLinear {
         row = end;
       }
     }
-    return y;
   }
 
   Recorder& r_;
   const AdapterBinding& binding_;
   const Linear& l_;
-  ValueId x_;
+  ValueId x_, h_ = kNone;
   std::vector<Adapted> adapted_;
 };
 
+using Lanes = std::vector<std::optional<AdaptedLinear>>;
+
+// h of all lanes, one beside the other, as then are their reverses: so a device can make each kind
+// in one launch. Lanes of the same ranks have rows of one value.
+void make_h(Recorder& r, const AdapterBinding& binding, ValueId x, Lanes& lanes) {
+  bool alike = !lanes.empty();
+  for (const auto& lane : lanes)
+    alike = alike && lane && lane->has_one_h() && lane->ranks() == lanes.front()->ranks();
+  const Value of = r.plan().value(x);
+  const ValueId h =
+      alike ? r.temp(of.name + ".h", {of.shape[0], lanes.front()->ranks()}, of.dtype) : kNone;
+  for (size_t k = 0; k < lanes.size(); ++k)
+    if (lanes[k] && lanes[k]->has_one_h())
+      lanes[k]->make_h(alike ? binding.rows_of_lane(r, k, h) : kNone);
+}
+
 // The base's product of all rows, and each lane's change of its own.
 ValueId with_lanes(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x) {
-  std::vector<std::optional<AdaptedLinear>> lanes(binding.lanes.size());
+  Lanes lanes(binding.lanes.size());
   bool scaled = false;
   for (size_t k = 0; k < lanes.size(); ++k) {
     const AdapterBinding& lane = binding.lanes[k];
     std::vector<Adapted> adapted = adapted_parts(lane, l);
     if (adapted.empty()) continue;
     lanes[k].emplace(r, lane, l, binding.rows_of_lane(r, k, x), std::move(adapted));
-    scaled |= lanes[k]->has_magnitudes();
+    scaled |= lanes[k]->scales();
   }
   auto rows_of = [&](ValueId v, size_t k) { return binding.rows_of_lane(r, k, v); };
   ValueId y = r.linear(x, l.w);
   if (!scaled) y = with_bias(r, binding, l, y);
+  make_h(r, binding, x, lanes);
   for (size_t k = 0; k < lanes.size(); ++k)
     if (lanes[k]) lanes[k]->add_to(rows_of(y, k));
   if (!scaled) return y;
   const Value of = r.plan().value(y);
   ValueId z = r.temp(of.name + ".scaled", of.shape, of.dtype);
   for (size_t k = 0; k < lanes.size(); ++k) {
-    if (lanes[k] && lanes[k]->has_magnitudes())
+    if (lanes[k] && lanes[k]->scales())
       lanes[k]->scale_into(rows_of(y, k), rows_of(z, k));
     else
       take_parts(r, l, rows_of(y, k), rows_of(z, k), 0, of.shape.cols());

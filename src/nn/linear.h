@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "adapter/lora.h"
-#include "plan/recorder.h"
+#include "plan/head_pair.h"
 
 namespace wick::nn {
 
@@ -49,7 +49,8 @@ struct AdapterBinding {
 // x [T, in] -> [T, sum of rows]
 ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, ValueId x);
 
-// x [T, G*D] -> the same, normed in groups of D; `module` as adapters name the gain, `w` the base's.
+// x [T, G*D] -> the same, normed in groups of D; `module` as adapters name the gain, `w` the
+// base's.
 ValueId rms_norm(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
                  ValueId x, float eps);
 
@@ -63,5 +64,9 @@ ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& mo
 // x [M, hidden], targets [M] -> log-probabilities [M] (plan/op.h: head).
 ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
              ValueId x, ValueId targets, const HeadAttr& attr);
+// The divergence [M] from a teacher (plan/op.h: kl_head); `heads` without a pair, which is the
+// adapter's.
+ValueId kl_head(Recorder& r, const AdapterBinding& binding, const std::string& module,
+                const KlHeads& heads, const KlAttr& attr);
 
 }  // namespace wick::nn

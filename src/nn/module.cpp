@@ -143,17 +143,25 @@ ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& mo
   return y;
 }
 
-ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
-             ValueId x, ValueId targets, const HeadAttr& attr) {
+namespace {
+
+// Whether logits differ between the lanes: then they are a product of each.
+bool lanes_differ(const AdapterBinding& binding, const std::string& module) {
   bool changed = binding.lane_has_whole(module);
   for (const AdapterBinding& lane : binding.lanes)
     changed |= lane.adapter->find(module) || (lane.tied && lane.adapter->tokens());
-  if (!changed) {
+  return changed;
+}
+
+}  // namespace
+
+ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
+             ValueId x, ValueId targets, const HeadAttr& attr) {
+  if (!lanes_differ(binding, module)) {
     const HeadPair pair(r, binding, module, x);
     if (pair.h == kNone) return r.head(x, w, targets, attr);
     return head_with_pair(r, x, w, targets, attr, pair.h, pair.b);
   }
-  // Logits that differ between the lanes are a product of each.
   ValueId logp = r.temp("logp", {r.shape(x)[0]}, DType::kF32);
   for (size_t k = 0; k < binding.lanes.size(); ++k) {
     const AdapterBinding& lane = binding.lanes[k];
@@ -163,6 +171,30 @@ ValueId head(Recorder& r, const AdapterBinding& binding, const std::string& modu
               binding.rows_of_lane(r, k, targets), attr, pair.h, pair.b);
   }
   return logp;
+}
+
+ValueId kl_head(Recorder& r, const AdapterBinding& binding, const std::string& module,
+                const KlHeads& heads, const KlAttr& attr) {
+  ValueId kl = r.temp("kl", {r.shape(heads.x).rows()}, DType::kF32);
+  if (!lanes_differ(binding, module)) {
+    const HeadPair pair(r, binding, module, heads.x);
+    KlHeads all = heads;
+    all.h = pair.h;
+    all.b = pair.b;
+    kl_head_into(r, kl, all, attr);
+    return kl;
+  }
+  for (size_t k = 0; k < binding.lanes.size(); ++k) {
+    const AdapterBinding& lane = binding.lanes[k];
+    auto rows = [&](ValueId v) { return binding.rows_of_lane(r, k, v); };
+    const ValueId x = rows(heads.x);
+    const HeadPair pair(r, lane, module, x);
+    kl_head_into(r, rows(kl),
+                 {x, whole_or(r, lane, module, heads.w), rows(heads.teacher_x), heads.teacher_w,
+                  rows(heads.targets), pair.h, pair.b},
+                 attr);
+  }
+  return kl;
 }
 
 }  // namespace wick::nn

@@ -365,10 +365,17 @@ void Reverser::reverse(const Step& s) {
     case Op::kPreferenceLoss:
       record({dy, saved(out(2))}, {written_target(in(0))});
       return;
-    case Op::kKlHead:
-      WICK_CHECK(!needs(in(1)), "kl_head has no gradient of its weights");
-      record({dy, saved(out(1))}, {written_target(in(0))});
+    case Op::kKlHead: {
+      Output dx = written_target(in(0)), dw = target(in(1));
+      Output dh = written_target(in(5)), db = target(in(6));
+      // Logits are made again for gradients of weights alone.
+      const bool again = dw.value != kNone || db.value != kNone;
+      auto kept = [&](ValueId v) { return again ? saved(v) : kNone; };
+      record({dy, saved(out(1)), kept(in(0)), kept(in(1)), kept(in(2)), kept(in(3)), kept(in(4)),
+              kept(out(2)), kept(in(5)), kept(in(6)), saved(out(3))},
+             {dx, dw, dh, db});
       return;
+    }
     case Op::kColumnNorm:
     case Op::kGradNorm:
     case Op::kAdamw:

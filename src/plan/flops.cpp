@@ -32,9 +32,11 @@ double step_flops(const Plan& plan, const Step& step) {
       return products == 0 ? 0 : product * (products + 1);
     }
     case Op::kKlHead: {
-      if (!forward) return 0;
-      double student = 2 * rows(step.inputs[0]) * count(step.inputs[1]);
-      double teacher = 2 * rows(step.inputs[2]) * count(step.inputs[3]);
+      const size_t x = forward ? 0 : 2;
+      if (step.inputs[x] == kNone) return 0;
+      double student = 2 * rows(step.inputs[x]) * count(step.inputs[x + 1]);
+      double teacher = 2 * rows(step.inputs[x + 2]) * count(step.inputs[x + 3]);
+      if (!forward) return teacher + student * (step.outputs[1].value == kNone ? 1 : 2);
       // Logits twice: for the sums, and for what the sums make of them.
       return 2 * teacher + student * (step.outputs[1].value == kNone ? 2 : 3);
     }

@@ -32,4 +32,34 @@ void head_into(Recorder& r, ValueId logp, ValueId x, ValueId w, ValueId targets,
   r.append(std::move(step));
 }
 
+void kl_head_into(Recorder& r, ValueId kl, const KlHeads& of, const KlAttr& attr) {
+  const int64_t m = r.shape(of.x).rows(), v = r.shape(of.w).rows();
+  WICK_CHECK(r.shape(of.x).cols() == r.shape(of.w).cols() &&
+                 r.shape(of.teacher_x).cols() == r.shape(of.teacher_w).cols() &&
+                 r.shape(of.teacher_w).rows() == v && r.shape(of.teacher_x).rows() == m &&
+                 r.shape(of.targets).elements() == m && r.shape(kl).elements() == m,
+             "kl_head wants x [M, D], w [V, D], the teacher's [M, E] and [V, E], targets [M], got ",
+             r.shape(of.x).str(), ", ", r.shape(of.w).str(), ", ", r.shape(of.teacher_x).str(),
+             ", ", r.shape(of.teacher_w).str(), " and ", r.shape(of.targets).str());
+  const bool pair = of.h != kNone;
+  WICK_CHECK(!pair || (r.shape(of.h).rows() == m && r.shape(of.b).rows() == v &&
+                       r.shape(of.h).cols() == r.shape(of.b).cols()),
+             "kl_head wants h [M, R], b [V, R]");
+  Step step{Op::kKlHead,
+            Dir::kForward,
+            {of.x, of.w, of.teacher_x, of.teacher_w, of.targets, of.h, of.b},
+            {{kl}, {kNone}, {kNone}, {kNone}},
+            attr};
+  auto like = [&](ValueId id, const char* name) {
+    const Value value = r.plan().value(id);
+    return r.temp(name, value.shape, value.dtype);
+  };
+  if (r.training()) step.outputs[1] = {like(of.x, "kl_head.dkl_dx")};
+  // The sums are for gradients of weights.
+  if (r.training() && (pair || r.plan().value(of.w).kind != Kind::kWeight))
+    step.outputs[2] = {r.temp("kl_head.lse", {m, 2}, DType::kF32)};
+  if (r.training() && pair) step.outputs[3] = {like(of.h, "kl_head.dkl_dh")};
+  r.append(std::move(step));
+}
+
 }  // namespace wick

@@ -15,4 +15,11 @@ ValueId head_with_pair(Recorder& r, ValueId x, ValueId w, ValueId targets, const
 void head_into(Recorder& r, ValueId logp, ValueId x, ValueId w, ValueId targets,
                const HeadAttr& attr, ValueId h, ValueId b);
 
+// As Recorder::kl_head, into `kl`, which may be a range of rows of a larger value.
+struct KlHeads {
+  ValueId x = kNone, w = kNone, teacher_x = kNone, teacher_w = kNone, targets = kNone;
+  ValueId h = kNone, b = kNone;  // the student's second pair, if any
+};
+void kl_head_into(Recorder& r, ValueId kl, const KlHeads& of, const KlAttr& attr);
+
 }  // namespace wick

@@ -9,8 +9,7 @@
 //
 // embed        y[t] = table[ids[t]]
 //   fwd  in  table [V, D], ids i32 [T]                      out y [T, D]
-//   bwd  in  dy [T, D], ids                                 out dtable [V, D]  accumulates in token
-//   order
+//   bwd  in  dy [T, D], ids                   out dtable [V, D]  accumulates in token order
 //
 // linear       y = scale * x wᵀ + bias
 //   fwd  in  x [T, K], w [N, K], bias? [N]                  out y [T, N]  writes or accumulates
@@ -25,23 +24,21 @@
 //        Both write or accumulate; dw sums in row order.
 //
 // add_rms_norm sum = a + b,  y = rms_norm(sum)
-//   fwd  in  a, b [T, D], w [D]                             out sum [T, D], y [T, D], rstd? f32 [T,
-//   1] bwd  in  dy, dsum? [T, D], sum, w, rstd                 out d [T, D], dw? [D]
+//   fwd  in  a, b [T, D], w [D]               out sum [T, D], y [T, D], rstd? f32 [T, 1]
+//   bwd  in  dy, dsum? [T, D], sum, w, rstd   out d [T, D], dw? [D]
 //        d = dsum + rms_norm_bwd(dy): the gradient of a and of b alike. Writes d; dw accumulates or
 //        writes.
 //
 // layer_norm   y[t,d] = (x[t,d] - mean[t]) * rstd[t] * w[d] + b[d],  rstd = 1 / sqrt(variance_d x +
 // eps)
-//   fwd  in  x [T, D], w [D], b? [D]                        out y [T, D], stats? f32 [T, 2] (mean,
-//        rstd)
+//   fwd  in  x [T, D], w [D], b? [D]          out y [T, D], stats? f32 [T, 2] (mean, rstd)
 //   bwd  in  dy, x, w, stats                                out dx?, dw? [D], db? [D]
 //        with g = dy*w and n = (x - mean) * rstd: dx = rstd * (g - mean_d g - n * mean_d(g*n)); dw
 //        = Σ_t dy*n, db = Σ_t dy, in row order. Each writes or accumulates.
 //
 // softmax      y[t,d] = exp(x[t,d]) / Σ_d exp(x[t,d])
 //   fwd  in  x [T, D] (of each row at least one above minus infinity)    out y [T, D]
-//   bwd  in  dy, y                                          out dx = y * (dy - Σ_d dy*y)  writes or
-//        accumulates
+//   bwd  in  dy, y                            out dx = y * (dy - Σ_d dy*y)  writes or accumulates
 //
 // rope         rotates each head's halves: (u, v) -> (u cos - v sin, v cos + u sin)
 //   fwd  in  x [T, H*E], table f32 [P, E] (E/2 cosines, then E/2 sines), positions i32 [T]   out y
@@ -60,9 +57,8 @@
 //   fwd  in  x [T, 2F]                                      out y [T, F]
 //   bwd  in  dy, x                                          out dx [T, 2F]  writes
 //
-// add          y = a + b                                    in a, b  out y; its reverse passes dy
-// on scale        y = factor * x                               in x     out y  writes or
-// accumulates
+// add          y = a + b                      in a, b  out y; its reverse passes dy on
+// scale        y = factor * x                 in x     out y  writes or accumulates
 //   bwd  in  dy                                             out dx  writes or accumulates
 // bias         y[t] = x[t] + b                              in x [T, D], b [D]  out y
 //   bwd  in  dy                                             out db [D]  writes or accumulates (dx
@@ -107,11 +103,15 @@
 //   bwd  in  dloss f32 [P], slope                           out dlogp f32 [2P]  writes
 //        The formulas are at PreferenceAttr, and for every back end in plan/preference.h.
 //
-// kl_head      kl[m] = Σ_v q_v (log q_v - log p_v),  p = softmax(x[m] wᵀ / τ), q = softmax(tx[m]
-// twᵀ / τ); whole logits never exist, and the teacher gets no gradient
-//   fwd  in  x [M, D], w [V, D], tx [M, E], tw [V, E], targets i32 [M] (< 0: the row is ignored)
-//        out kl f32 [M], dkl_dx? [M, D]
-//   bwd  in  dkl f32 [M], dkl_dx                            out dx [M, D]  writes
+// kl_head      kl[m] = Σ_v q_v (log q_v - log p_v),  p = softmax((x[m] wᵀ + h[m] bᵀ) / τ), q =
+// softmax(tx[m] twᵀ / τ); whole logits never exist, and the teacher gets no gradient
+//   fwd  in  x [M, D], w [V, D], tx [M, E], tw [V, E], targets i32 [M] (< 0: the row is ignored),
+//        h? [M, R], b? [V, R]; out kl f32 [M], dkl_dx? [M, D], lse? f32 [M, 2] (log Σ exp of the
+//        student's and of the teacher's logits over τ), dkl_dh? [M, R] (with h)
+//   bwd  in  dkl f32 [M], dkl_dx, x?, w?, tx?, tw?, targets?, lse?, h?, b?, dkl_dh?
+//        out dx? [M, D], dw? [V, D], dh? [M, R], db? [V, R]; dx, dh write, dw, db accumulate or
+//        write. dx[m] = dkl[m] dkl_dx[m]; dw[v] = Σ_m dkl[m] (p_v - q_v) x[m] / τ; dh, db the same
+//        with b and h. All between dkl_dx and dkl_dh is absent unless dw or db is asked for.
 //
 // Outside differentiation:
 // column_norm  y[n] = ‖w[n] + s Σ_r b[n,r] a[r]‖, from what is at hand:
@@ -185,7 +185,7 @@ enum class Op : uint8_t {
   kAdamw8,
   kSample,
   kCopy,
-  // Differentiable again: numbers stay, because the contents of test cases follow from them.
+  // Differentiable again.
   kLayerNorm,
   kSoftmax,
 };

@@ -21,8 +21,44 @@ int64_t align(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+constexpr int64_t kNarrow = 64;
+
 bool is_product(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kForward; }
 bool is_gate(const Step& step) { return step.op == Op::kGatedAct && step.dir == Dir::kForward; }
+
+bool is_gradient(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kBackward; }
+bool is_narrow(const Plan& plan, ValueId id) {
+  return id != kNone && plan.value(id).shape.cols() <= kNarrow;
+}
+
+// A device may make the small products of adapters on both sides of a gated_act in its kernel: h of
+// the product after it; and in the reverse pass what comes of the gradient of that h, and the
+// gradients of h of the product before it. These, which are small, live as long as it does.
+template <typename Touch>
+void touch_around(const Plan& plan, size_t gate, const Touch& touch) {
+  const Step& at = plan.steps[gate];
+  const auto step = static_cast<int32_t>(gate);
+  if (at.op != Op::kGatedAct) return;
+  if (at.dir == Dir::kBackward)
+    for (size_t j = gate; j > 0 && is_gradient(plan.steps[j - 1]); --j)
+      if (is_narrow(plan, plan.steps[j - 1].inputs[0])) touch(plan.steps[j - 1].inputs[0], step);
+  const ValueId made = plan.root(at.outputs[0].value);
+  for (size_t j = gate + 1; j < plan.steps.size(); ++j) {
+    const Step& after = plan.steps[j];
+    if (after.op != Op::kLinear || after.dir != at.dir || plan.root(after.inputs[0]) != made) break;
+    if (is_narrow(plan, after.outputs[0].value)) touch(after.outputs[0].value, step);
+  }
+}
+
+// A device may make a product's dx before what an adapter of it adds: its dh lives as long.
+template <typename Touch>
+void touch_adapted(const Plan& plan, size_t product, const Touch& touch) {
+  if (product == 0 || !is_gradient(plan.steps[product]) || !is_gradient(plan.steps[product - 1]))
+    return;
+  const Step &at = plan.steps[product], &before = plan.steps[product - 1];
+  if (at.outputs[0].value == before.outputs[0].value && is_narrow(plan, before.inputs[0]))
+    touch(before.inputs[0], static_cast<int32_t>(product));
+}
 
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
@@ -42,6 +78,8 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     if (is_gate(plan.steps[i]))
       for (size_t j = i; j > 0 && is_product(plan.steps[j - 1]); --j)
         for (ValueId in : plan.steps[j - 1].inputs) touch(in, static_cast<int32_t>(i));
+    touch_around(plan, i, touch);
+    touch_adapted(plan, i, touch);
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());

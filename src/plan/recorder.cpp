@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/recorder.h"
 
+#include "plan/head_pair.h"
+
 namespace wick {
 
 namespace {
@@ -268,17 +270,8 @@ Recorder::Preference Recorder::preference_loss(ValueId logp, ValueId reference, 
 
 ValueId Recorder::kl_head(ValueId x, ValueId w, ValueId teacher_x, ValueId teacher_w,
                           ValueId targets, const KlAttr& attr) {
-  require(shape(x).cols() == shape(w).cols() &&
-              shape(teacher_x).cols() == shape(teacher_w).cols() &&
-              shape(w).rows() == shape(teacher_w).rows() &&
-              shape(x).rows() == shape(teacher_x).rows() &&
-              shape(targets).elements() == shape(x).rows(),
-          plan_, Op::kKlHead, {x, w, teacher_x, teacher_w, targets},
-          "x [M, D], w [V, D], teacher's [M, E] and [V, E], targets [M]");
   ValueId kl = temp("kl", {shape(x).rows()}, DType::kF32);
-  ValueId slope = training_ ? like(x, "dkl_dx") : kNone;
-  append(
-      {Op::kKlHead, Dir::kForward, {x, w, teacher_x, teacher_w, targets}, {{kl}, {slope}}, attr});
+  kl_head_into(*this, kl, {x, w, teacher_x, teacher_w, targets}, attr);
   return kl;
 }
 

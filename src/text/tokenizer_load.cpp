@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/impostor.h"
+#include "io/model_files.h"
 #include "text/component.h"
 #include "text/tokenizer_impl.h"
 
@@ -177,6 +178,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
              ? " There is a tokenizer.model, which wick does not read: AutoTokenizer of "
                "transformers loads it, and its save_pretrained writes tokenizer.json"
              : "");
+  refuse_special_files(folder);
   Json tokenizer = read_json(file);
   Json config = read_json_if_present(folder / kConfigName);
   auto impl = std::make_unique<Impl>(

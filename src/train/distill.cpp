@@ -34,8 +34,10 @@ ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const Pac
   ValueId student_head = plan.head_weight();
   if (type == DType::kBF16) {
     const Value own = plan_->value(student_head);
-    student_head = r.weight("student_head", own.shape, own.dtype);
-    copy_head(student_head, own.name, *options_.config, *options_.weights);
+    if (own.kind == Kind::kWeight) {  // else it is trained, and in rows
+      student_head = r.weight("student_head", own.shape, own.dtype);
+      copy_head(student_head, own.name, *options_.config, *options_.weights);
+    }
     // A teacher's head that is not its embedding is in rows already: its plan has no product of it.
     if (model.config->tied) copy_head(head_, words.name, *model.config, *model.weights);
   }
@@ -43,8 +45,8 @@ ValueId DistillLoss::record(DecoderPlan& plan, const TargetTail& tail, const Pac
   const Shape targets{limits.targets};
   weight_ = r.feed("weight", targets, DType::kF32);
   segment_ = r.feed("segment", targets, DType::kI32);
-  ValueId cost = r.scale(r.kl_head(tail.x, student_head, x_, head_, tail.targets, {temperature}),
-                         alpha * temperature * temperature);
+  const KlHeads heads{tail.x, student_head, x_, head_, tail.targets};
+  ValueId cost = r.scale(plan.kl_head(heads, {temperature}), alpha * temperature * temperature);
   if (alpha < 1) cost = r.add(cost, r.scale(tail.logp, alpha - 1.0f));
   return r.segment_sum(cost, weight_, segment_, options_.lanes);
 }

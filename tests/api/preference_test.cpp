@@ -132,15 +132,44 @@ TEST_P(PreferenceRun, PackingDoesNotChangeWhatIsLearnt) {
 }
 
 using DistillRun = PreferenceRun;
-TEST_P(DistillRun, TrainsTheLastBlocksWholeButNotTheHead) {
-  TrainOptions o = options("full");
-  o.fine_tune_type = "full";
-  o.learning_rate = 1e-3;
-  const std::string refused = message_of([&] { run(o); });
-  EXPECT_NE(refused.find("--num-layers"), std::string::npos) << refused;
-  o.num_layers = 2;
-  const TrainResult r = run(o);
-  EXPECT_LT(r.history.back().loss, r.history.front().loss);
+// The head itself, an adapter on it, rows of a tied one, and all of the model.
+TEST_P(DistillRun, TrainsTheHeadToo) {
+  auto expect = [&](const char* name, auto&& change) {
+    for (const char* dtype : {"f32", "bf16"}) {
+      SCOPED_TRACE(cat(name, " ", dtype));
+      TrainOptions o = options(cat(name, dtype));
+      o.learning_rate = 1e-2;
+      change(o);
+      Model model = Model::load(engine_, {.dtype = dtype});
+      if (o.trainable_token_indices.size() > 0 && std::string(dtype) == "bf16") continue;
+      const TrainResult r = Trainer(model, o).run();
+      EXPECT_LT(r.history.back().loss, r.history.front().loss);
+    }
+  };
+  expect("head", [](TrainOptions& o) { o.targets = {"lm_head"}; });
+  expect("whole", [](TrainOptions& o) { o.modules_to_save = {"lm_head"}; });
+  expect("tokens", [](TrainOptions& o) { o.trainable_token_indices = {5, 17, 300}; });
+  expect("full", [](TrainOptions& o) {
+    o.fine_tune_type = "full";
+    o.learning_rate = 1e-3;
+  });
+  expect("blocks", [](TrainOptions& o) {
+    o.fine_tune_type = "full";
+    o.learning_rate = 1e-3;
+    o.num_layers = 2;
+  });
+}
+
+TEST_P(DistillRun, ATeachersHeadIsAsItsFileHasIt) {
+  TrainOptions o = options("teacher_head");
+  o.loss = "sft";
+  o.teacher = "";
+  o.targets = {"lm_head"};
+  run(o);
+  TrainOptions taught = options("taught");
+  taught.teacher_adapter = o.adapter_path;
+  const std::string refused = message_of([&] { run(taught); });
+  EXPECT_NE(refused.find("wick merge"), std::string::npos) << refused;
 }
 // A model has nothing to learn from itself, in whichever form its device keeps the heads.
 TEST_P(DistillRun, OfItselfStartsAtZero) {

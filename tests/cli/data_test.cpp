@@ -164,6 +164,72 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
   EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
 }
 
+// What programs write without a warning.
+TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
+  std::vector<std::string> rows;
+  std::set<Finding> wanted;
+  auto plant = [&](const char* kind, const std::string& row) {
+    rows.push_back(row);
+    wanted.insert({kind, "train.jsonl", static_cast<int64_t>(rows.size())});
+  };
+  const std::string call =
+      R"({"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]})";
+  plant("repeated_key", R"({"text": "a", "text": "b"})");
+  plant("repeated_key", R"({"messages": [{"role": "user", "content": "a", "content": "b"}, )" +
+                            turn("assistant", "c") + "]}");
+  plant("unreadable", R"({"text": "d", "score": NaN})");
+  plant("unreadable", R"({"text": "half a pair \ud83d"})");
+  plant("ignored_member", R"({"text": "e", "images": ["a.png"]})");
+  plant("ignored_member",
+        messages({turn("user", "f"), R"({"role": "assistant", "content": "g", "weight": 0.5})"}));
+  plant("empty_answer", chat("h", "\xE2\x80\x8B\xC2\xA0"));
+  plant("role_order", messages({turn("user", "i"), call,
+                                R"({"role": "tool", "tool_call_id": "2", "content": "j"})",
+                                turn("assistant", "k")}));
+  plant("wrong_type", R"({"prompt": null, "completion": "l"})");
+  plant("wrong_type", R"([{"text": "m"}])");
+  std::string text;
+  for (const std::string& row : rows) text += row + "\n";
+  const std::string file = folder_.write("odd/train.jsonl", text);
+  const CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::set<Finding> found = findings_of(r);
+  for (const auto& [kind, name, line] : wanted)
+    EXPECT_TRUE(found.contains({kind, name, line})) << kind << " " << name << ":" << line;
+  for (const char* word : {"write null", R"(\"prompt\" is null)", "named .json"})
+    EXPECT_NE(r.out.find(word), std::string::npos) << word;
+
+  auto refused = [&](const std::string& bytes) {
+    const CliResult t =
+        wick({"train", "--model", model_, "--data", folder_.write("bad/train.jsonl", bytes),
+              "--adapter-path", folder_.path("none")});
+    EXPECT_EQ(t.code, 1);
+    return t.err;
+  };
+  EXPECT_NE(refused(chat("a", "b") + "\r" + chat("c", "d") + "\r").find("line feeds"),
+            std::string::npos);
+  EXPECT_NE(refused("{\n\"text\": \"a\"\n}\n").find("one whole object per line"),
+            std::string::npos);
+  EXPECT_NE(refused("{\"text\": 3}\n").find("--fix"), std::string::npos);
+}
+
+// As chat APIs mark turns that are context and no example.
+TEST_F(Data, AWeightOfZeroIsNotTrained) {
+  auto trained = [&](const char* weight) {
+    const std::string file = folder_.write(
+        "weights/train.jsonl",
+        messages(
+            {turn("user", "a"),
+             std::string(R"({"role": "assistant", "content": "bbb", "weight": )") + weight + "}",
+             turn("user", "c"), turn("assistant", "dd")}) +
+            "\n");
+    const CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.event("data")["trained_tokens"].get<int64_t>();
+  };
+  EXPECT_EQ(trained("1") - trained("0"), 4);  // three letters and the stop token
+}
+
 // A copy that training would refuse is none.
 TEST_F(Data, ACleanedCopyHasNoEmptySplit) {
   folder_.write("o/train.jsonl", chat("q", "a") + "\n" + chat("r", "b") + "\n");

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training loop from outside: optimizers, stopping, keeping the best, resuming with changes,
 // watching.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
 
+#include "base/check.h"
+#include "base/file.h"
 #include "cli/cli.h"
 
 namespace wick::test {
@@ -192,6 +197,88 @@ TEST_F(Loop, ResumingWithChangesSaysThemAll) {
   ASSERT_EQ(forced.code, 0) << forced.err;
   EXPECT_NE(forced.err.find("learning_rate: was 0.0001"), std::string::npos) << forced.err;
   EXPECT_EQ(forced.event("done")["steps"], 12);
+}
+
+// What was left at its default is named when it is no more: not as another build's doing.
+TEST_F(Loop, ResumingWithAnotherKindSaysSo) {
+  ASSERT_EQ(train({"--epochs", "2"}).code, 0);
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--rslora"}, "rslora: was false, is now true"},
+      {{"--dora"}, "dora: was false, is now true"},
+      {{"--lora-plus-ratio", "4"}, "lora_plus_ratio: was 1.0, is now 4.0"},
+      {{"--skip-below", "0.001"}, "skip_below: was 0.0, is now 0.001"},
+      {{"--rank-pattern", "q_proj=4"}, "rank_pattern: was {}, is now {\"q_proj\":4}"},
+      {{"--quantize", "8"}, "weights_type: was \"f32\""},
+      {{"--keep-best"}, "keep_best: was false, is now true"}};
+  for (const auto& [words, said] : cases) {
+    std::vector<std::string> all = {"--epochs", "2", "--resume"};
+    all.insert(all.end(), words.begin(), words.end());
+    const CliResult r = train(all);
+    EXPECT_EQ(r.code, 1) << said;
+    EXPECT_NE(r.err.find(said), std::string::npos) << said << "\n" << r.err;
+    EXPECT_EQ(r.err.find("build of wick"), std::string::npos) << r.err;
+  }
+}
+
+// Weights that were replaced in the same folder would silently end in other bits.
+TEST_F(Loop, ResumingOnOtherWeightsIsAChange) {
+  ASSERT_EQ(train({"--epochs", "2"}).code, 0);
+  const std::string file = folder_.path("model/model.safetensors");
+  std::string bytes = read_file(file);
+  for (size_t at = bytes.size() / 2; at < bytes.size(); at += 4) bytes[at] ^= 1;
+  write_file(file, bytes);
+  const CliResult r = train({"--epochs", "2", "--resume"});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("weights: was"), std::string::npos) << r.err;
+}
+
+// The reference of DPO is the state before the first update, which is computed again.
+TEST_F(Loop, ResumingWithAnotherStartOfItsReferenceIsAChange) {
+  const std::string pairs =
+      folder_.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
+  for (const char* seed : {"1", "2"})
+    ASSERT_EQ(
+        wick({"train", "--model", folder_.path("model"), "--data", pairs, "--loss", "dpo",
+              "--epochs", "2", "--seed", seed, "--adapter-path", folder_.path(cat("start", seed))})
+            .code,
+        0);
+  auto run = [&](const char* seed, bool resume) {
+    std::vector<std::string> words = {"train",
+                                      "--model",
+                                      folder_.path("model"),
+                                      "--data",
+                                      pairs,
+                                      "--loss",
+                                      "dpo",
+                                      "--epochs",
+                                      "2",
+                                      "--adapter-path",
+                                      folder_.path("dpo"),
+                                      "--init-adapter",
+                                      folder_.path(cat("start", seed))};
+    if (resume) words.push_back("--resume");
+    return wick(words);
+  };
+  ASSERT_EQ(run("1", false).code, 0);
+  EXPECT_EQ(run("1", true).code, 0);
+  const CliResult other = run("2", true);
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.err.find("init_adapter: was"), std::string::npos) << other.err;
+}
+
+// A device in the place of a file is written to, and never replaced by one.
+TEST_F(Loop, MetricsMayGoToADevice) {
+  const std::string pipe = folder_.path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  EXPECT_EQ(train({"--iters", "2", "--metrics", pipe}).code, 0);
+  char begin[9] = {};
+  EXPECT_EQ(::read(reader, begin, 8), 8);
+  ::close(reader);
+  EXPECT_STREQ(begin, "{\"event\"");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_THROW(write_file(pipe, "text"), Error);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 TEST_F(Loop, CanBeWatched) {

@@ -153,6 +153,22 @@ TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
   }
 }
 
+// Terminal and wrapper may both say it.
+TEST_F(Run, TwoSignalsAtOnceAreOne) {
+  bool sent = false;
+  CliResult stopped = wick(train_words({"--json", "--epochs", "2000", "--steps-per-report", "1"}),
+                           {}, [&](const std::string& out, int pid) {
+                             if (sent || out.find("\"step\"") == std::string::npos) return;
+                             sent = true;
+                             kill(pid, SIGINT);
+                             usleep(1000);
+                             kill(pid, SIGINT);
+                             kill(pid, SIGTERM);
+                           });
+  EXPECT_EQ(stopped.code, 130) << stopped.err;
+  EXPECT_TRUE(std::filesystem::exists(out_ + "/training_state.safetensors"));
+}
+
 TEST_F(Run, AReaderThatLeavesStopsAndSaves) {
   std::string command = WICK_BINARY;
   for (const std::string& word : train_words({"--json", "--epochs", "500", "--steps-per-report=1"}))

@@ -323,6 +323,32 @@ TEST(SingularVectors, RebuildKnownMatrices) {
   }
 }
 
+// Of random matrices, as of trained ones, the values lie close together, and vectors converge long
+// after them.
+TEST(SingularVectors, AreThoseOfAFlatSpectrum) {
+  struct Size {
+    int64_t rows, cols, rank;
+  };
+  for (const Size& n : {Size{160, 150, 4}, {140, 200, 16}}) {
+    std::vector<float> w(static_cast<size_t>(n.rows * n.cols));
+    Rng rng(3);
+    for (float& x : w) x = static_cast<float>(rng.normal());
+    const SingularVectors got = singular_vectors(w.data(), n.rows, n.cols, n.rank);
+    for (int64_t k = 0; k < n.rank; ++k) {
+      double away = 0;  // of wᵀ u from s v
+      for (int64_t c = 0; c < n.cols; ++c) {
+        double sum = -static_cast<double>(got.s[static_cast<size_t>(k)]) *
+                     got.v[static_cast<size_t>(k * n.cols + c)];
+        for (int64_t r = 0; r < n.rows; ++r)
+          sum += static_cast<double>(w[static_cast<size_t>(r * n.cols + c)]) *
+                 got.u[static_cast<size_t>(r * n.rank + k)];
+        away += sum * sum;
+      }
+      EXPECT_LT(std::sqrt(away), 2e-6 * got.s[0]) << n.rows << "x" << n.cols << " " << k;
+    }
+  }
+}
+
 TEST(Patterns, AreReadAsPeftReadsThem) {
   const std::string module = "model.layers.11.mlp.up_proj";
   EXPECT_TRUE(target_matches("up_proj", module, ""));

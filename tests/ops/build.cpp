@@ -108,7 +108,7 @@ void build(Case& c, uint64_t seed) {
 
 void build_operands(Case& c, uint64_t seed) {
   // References into args must stay valid while operands are added.
-  c.args.reserve(16);
+  c.args.reserve(20);
   Builder(c, seed).build();
 }
 

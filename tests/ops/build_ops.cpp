@@ -32,7 +32,7 @@ void Builder::linear() {
   output("dx", {t, k}, n, true);
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
-  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"y", "dx"});
+  if (c_.arg("w").dtype != DType::kBF16) own_unit_terms({"y", "dx"});
   if (size("narrow", 0) != 0) narrow_terms("y", quant_bits(c_.arg("w").dtype));
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
@@ -170,9 +170,9 @@ void Builder::attention() {
   output("dq", {t, h * e}, cancelling);
   output("dk", {s, k * e}, cancelling * group);
   output("dv", {s, k * e}, terms * group);
-  unit_terms({"y"});  // probabilities
-  // Those of rows that see few keys are larger than most.
-  unit_terms({"dq", "dk", "dv"}, 2);
+  own_unit_terms({"y"});  // probabilities
+  // Their gradients are made from probabilities that are rounded, and rounded again.
+  own_unit_terms({"dq", "dk", "dv"}, 2);
   c_.fwd_in = {"q", "k", "v", "begin", "end"};
   c_.fwd_out = {"y", "lse"};
   if (!self) return;
@@ -284,10 +284,12 @@ void Builder::head() {
     output("dlogp_dh", {m, rank}, d + v);
     output("dh", {m, rank}, d + v);
     output("db", {v, rank}, d + m, true);
-    unit_terms({"dlogp_dh", "dh", "db"});
+    unit_terms({"dlogp_dh", "dh"});
+    own_unit_terms({"db"});
   }
-  unit_terms({"dlogp_dx", "dx", "dw"});  // probabilities
-  if (c_.arg("w").dtype != DType::kBF16) unit_terms({"logp", "lse"});
+  unit_terms({"dlogp_dx", "dx"});  // probabilities
+  own_unit_terms({"dw"});
+  if (c_.arg("w").dtype != DType::kBF16 || rank > 0) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
   c_.bwd_in = {"dlogp", "x", "w", "targets", "lse", "dlogp_dx"};
@@ -355,20 +357,49 @@ void Builder::kl_head() {
   const double range = number("range", 1.0f);
   c_.attr = KlAttr{number("temperature", 1.0f)};
   input("x", {m, d}, true, range / std::sqrt(static_cast<double>(d)));
-  input("w", {v, d}, false);
+  const bool learns = size("dw_wanted", 0) != 0;
+  input("w", {v, d}, learns);
   input("tx", {m, e}, false, range / std::sqrt(static_cast<double>(e)));
   input("tw", {v, e}, false);
   ints_by("targets", m, [&](int64_t) { return rarely() ? -1 : below(v); });
   output("kl", {m}, d + e + v);
   output("dkl_dx", {m, d}, d + e + v);
+  output("lse", {m, 2}, d + e + v);
   input("dkl", {m});
   output("dx", {m, d}, 1);
-  unit_terms({"dkl_dx"});  // differences of probabilities
-  if (c_.arg("w").dtype != DType::kBF16 || c_.arg("tw").dtype != DType::kBF16) unit_terms({"kl"});
-  c_.fwd_in = {"x", "w", "tx", "tw", "targets"};
-  c_.fwd_out = {"kl", "dkl_dx"};
-  c_.bwd_in = {"dkl", "dkl_dx"};
-  c_.bwd_out = {"dx"};
+  output("dw", {v, d}, d + e + m, true);
+  const int64_t rank = size("R", 0);
+  if (rank > 0) {
+    input("h", {m, rank}, true, 1.0 / std::sqrt(static_cast<double>(rank)));
+    input("b", {v, rank}, true, 0.5);
+    output("dkl_dh", {m, rank}, d + e + v);
+    output("dh", {m, rank}, 1);
+    output("db", {v, rank}, d + e + m, true);
+  }
+  // Differences of probabilities. Those of a pair come from logits with terms that are rounded too.
+  unit_terms({"dkl_dx"}, rank > 0 ? 2 : 1);
+  if (rank > 0)
+    unit_terms({"dkl_dh", "dw", "db"}, 2);
+  else
+    own_unit_terms({"dw"});
+  if (c_.arg("w").dtype != DType::kBF16 || c_.arg("tw").dtype != DType::kBF16 || rank > 0)
+    unit_terms({"kl", "lse"});
+  const bool pair = rank > 0, again = learns || pair;
+  auto with = [](bool there, const char* name) { return there ? name : ""; };
+  c_.fwd_in = {"x", "w", "tx", "tw", "targets", with(pair, "h"), with(pair, "b")};
+  c_.fwd_out = {"kl", "dkl_dx", with(again, "lse"), with(pair, "dkl_dh")};
+  c_.bwd_in = {"dkl",
+               "dkl_dx",
+               with(again, "x"),
+               with(again, "w"),
+               with(again, "tx"),
+               with(again, "tw"),
+               with(again, "targets"),
+               with(again, "lse"),
+               with(pair, "h"),
+               with(pair, "b"),
+               with(pair, "dkl_dh")};
+  c_.bwd_out = {"dx", with(learns, "dw"), with(pair, "dh"), with(pair, "db")};
 }
 
 void Builder::column_scale() {

@@ -96,9 +96,16 @@ class Builder {
     half_terms(outputs, size);
     for (const char* name : outputs) c_.arg(name).by_units = true;
   }
-  // An output of a product that may take x in integers.
+  // The same where each element's own terms can be had.
+  void own_unit_terms(std::initializer_list<const char*> outputs, int size = 1) {
+    unit_terms(outputs, size);
+    for (const char* name : outputs) c_.arg(name).own_terms = true;
+  }
+  // An output of a product that may take x in integers, which share a scale: a small term is off by
+  // as much as a large one.
   void narrow_terms(const char* name, int bits) {
     unit_terms({name}, kByteTerms);
+    c_.arg(name).own_terms = false;
     c_.arg(name).integer_terms = bits == 4 ? 3 * kByteTerms * 0x1p-8 : kFixedTerms;
   }
   void accumulate(Arg& a) {

@@ -76,7 +76,7 @@ Role role_of(Op op, const std::string& name) {
   if (op == Op::kColumnNorm) return name == "wa" ? Role::kActivation : Role::kOther;
   if (op == Op::kColumnScale && (name == "m" || name == "norm" || name == "dm"))
     return Role::kOther;
-  if (op == Op::kHead && name == "b") return Role::kOther;
+  if ((op == Op::kHead || op == Op::kKlHead) && name == "b") return Role::kOther;
   const bool has_bias = op == Op::kLinear || op == Op::kBias || op == Op::kLayerNorm;
   if (name == "w" || name == "tw" || (op == Op::kEmbed && name == "table") ||
       (has_bias && name == "b"))
@@ -116,6 +116,12 @@ std::vector<Case> take_part(std::vector<Case> cases, Part part) {
 
 }  // namespace
 
+uint64_t case_seed(const Case& c) {
+  uint64_t seed = name_key(op_name(c.op));
+  for (const auto& [key, value] : c.keys) seed = mix_key(seed, name_key(cat(key, "=", value)));
+  return seed;
+}
+
 std::vector<Case> load_cases(const std::string& folder, Op op, Part part) {
   std::string path = folder + "/" + op_name(op) + ".cases";
   std::istringstream file(read_file(path));
@@ -135,6 +141,7 @@ std::vector<Case> load_cases(const std::string& folder, Op op, Part part) {
       c.text += (c.text.empty() ? "" : " ") + word;
     }
     if (c.keys.empty()) continue;
+    const uint64_t seed = case_seed(c);
     std::vector<Case> of_line = {c};
     if (role_of(op, "y") == Role::kActivation && !c.keys.contains("compute") &&
         !c.flag("optional")) {
@@ -145,7 +152,7 @@ std::vector<Case> load_cases(const std::string& folder, Op op, Part part) {
     }
     for (Case& made : of_line) {
       try {
-        build_operands(made, mix_key(static_cast<uint64_t>(op), static_cast<uint64_t>(number)));
+        build_operands(made, seed);
       } catch (const Error& e) {
         fail(e.code(), path, ":", number, ": ", e.what());
       }

@@ -14,6 +14,8 @@
 //   optional=1       a back end may lack it; other cases must run everywhere
 //   grad=1           small enough for the complex step of each element
 //   bench=1          also for the bench mode
+// Contents are drawn by the op's name and the line's own words, whatever their order and wherever
+// the line stands: a new case changes no other.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +43,7 @@ struct Arg {
   int64_t reduction = 1;           // how many terms are summed into an element
   int half_terms = 0;              // a kernel may round what it sums, or sums from, to bf16
   bool by_units = false;           // … only where products are made by units of bf16
+  bool own_terms = false;          // … and an element is held to its own terms: term_norms
   double integer_terms = 0;        // what rounding them to integers may cost, on rungs that do
   std::vector<double> data = {};   // of a float; exact in its dtype. Empty where a run makes it
   std::vector<int32_t> ints = {};  // of an i32
@@ -74,6 +77,9 @@ Role role_of(Op op, const std::string& name);
 // grad=1; the others.
 enum class Part { kAll, kSmall, kLarge };
 
+// What the contents of a case are drawn by.
+uint64_t case_seed(const Case& c);
+
 // Throws: kNotFound without a file or a case in it, kInvalidArgument naming file and line.
 std::vector<Case> load_cases(const std::string& folder, Op op, Part part = Part::kAll);
 
@@ -88,6 +94,10 @@ double rounded(double x, DType dtype);
 
 // Runs one direction on ref<double> and fills in the outputs' contents.
 std::vector<std::vector<double>> run_reference(const Case& c, Dir dir);
+
+// Of the outputs with own_terms, for each element: the root of the sum of its squared terms. Empty
+// for the others, and where no term is rounded.
+std::vector<std::vector<double>> term_norms(const Case& c, Dir dir);
 
 // The step of one direction over plain values: inputs feeds or weights, outputs temps; views where
 // c.gap().

@@ -139,8 +139,14 @@ class NetworkMaker {
         return r_.segment_sum(in(0), in(1), in(2), c_.size("S"));
       case Op::kPreferenceLoss:
         return r_.preference_loss(in(0), in(1), in(2), std::get<PreferenceAttr>(c_.attr)).loss;
-      case Op::kKlHead:
-        return r_.kl_head(in(0), in(1), in(2), in(3), in(4), std::get<KlAttr>(c_.attr));
+      case Op::kKlHead: {
+        if (c_.size("R", 0) == 0)
+          return r_.kl_head(in(0), in(1), in(2), in(3), in(4), std::get<KlAttr>(c_.attr));
+        ValueId kl = r_.temp("kl", {c_.size("M")}, DType::kF32);
+        kl_head_into(r_, kl, {in(0), in(1), in(2), in(3), in(4), in(5), in(6)},
+                     std::get<KlAttr>(c_.attr));
+        return kl;
+      }
       case Op::kColumnScale:
         return r_.column_scale(in(0), in(1), in(2));
       case Op::kColumnNorm:

@@ -2,9 +2,11 @@
 // The runner itself: a back end with one wrong kernel must fail, in each way a kernel can be wrong.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "backend/host_program.h"
+#include "base/half.h"
 #include "base/threads.h"
 #include "ops/modes.h"
 
@@ -25,8 +27,9 @@ void add_fwd(const StepArgs& args) {
 
 class ToyBackend : public Backend {
  public:
-  ToyBackend(KernelFn fn, int threads)
-      : candidates_{{Op::kAdd, Dir::kForward, "add_fwd", fn, nullptr, nullptr}}, pool_(threads) {}
+  ToyBackend(Candidate kernel, int threads, DType compute = DType::kF32)
+      : candidates_{kernel}, compute_(compute), pool_(threads) {}
+  DType preferred_compute() const override { return compute_; }
   DeviceInfo info() const override {
     DeviceInfo info;
     info.threads = pool_.threads();
@@ -54,6 +57,7 @@ class ToyBackend : public Backend {
 
  private:
   std::vector<Candidate> candidates_;
+  DType compute_;
   ThreadPool pool_;
 };
 
@@ -67,8 +71,11 @@ Case add_case(const std::string& gap) {
 
 template <void (*wrong)(const StepArgs&)>
 int failures(const std::string& gap = "0") {
-  Device toy{"toy",
-             [](int threads) { return std::make_unique<ToyBackend>(add_fwd<wrong>, threads); }};
+  Device toy{"toy", [](int threads) {
+               return std::make_unique<ToyBackend>(
+                   Candidate{Op::kAdd, Dir::kForward, "add_fwd", add_fwd<wrong>, nullptr, nullptr},
+                   threads);
+             }};
   return check_cases({add_case(gap)}, {toy});
 }
 
@@ -96,6 +103,102 @@ TEST(Runner, SeesEveryKindOfHarm) {
   EXPECT_EQ(failures<before_the_start>(), 1);
   EXPECT_EQ(failures<between_rows>("4"), 1);
   EXPECT_EQ(failures<by_threads>(), 1);
+}
+
+// y = scale * x wᵀ as a unit of bf16 makes it: w's elements are rounded on the way in.
+// What is wrong with it beyond that:
+enum class Slip { kNone, kDropsATerm, kDropsHalfARow, kScale };
+template <Slip slip>
+void linear_fwd(const StepArgs& args) {
+  const Operand &x = args.in[0], &w = args.in[1], &y = args.out[0];
+  const float scale = attr<LinearAttr>(*args.step).scale * (slip == Slip::kScale ? 1.03f : 1.0f);
+  for (int64_t t = 0; t < y.rows; ++t)
+    for (int64_t n = 0; n < y.cols; ++n) {
+      float sum = 0;
+      for (int64_t k = 0; k < x.cols; ++k) {
+        if (slip == Slip::kDropsATerm && k == x.cols / 2) continue;
+        if (slip == Slip::kDropsHalfARow && t == y.rows - 1 && k % 2 == 1) continue;
+        sum +=
+            to_float(x.as<bf16>()[t * x.ld + k]) * to_float(to_bf16(w.as<float>()[n * w.ld + k]));
+      }
+      y.as<bf16>()[t * y.ld + n] = to_bf16(scale * sum);
+    }
+}
+
+constexpr uint64_t kDraws = 30;
+
+bool takes_all(const StepArgs&) { return true; }
+
+// How many of kDraws draws of a product of short sums fail.
+template <Slip slip>
+int failing_draws(const char* terms) {
+  Device toy{"toy", [](int threads) {
+               return std::make_unique<ToyBackend>(
+                   Candidate{Op::kLinear, Dir::kForward, "linear_fwd", linear_fwd<slip>, takes_all,
+                             nullptr},
+                   threads, DType::kBF16);
+             }};
+  std::vector<Case> cases;
+  for (uint64_t seed = 0; seed < kDraws; ++seed) {
+    Case c;
+    c.op = Op::kLinear;
+    c.keys = {{"T", "60"}, {"K", terms}, {"N", "16"}, {"compute", "bf16"}, {"dir", "fwd"}};
+    build(c, seed);
+    cases.push_back(std::move(c));
+  }
+  return check_cases(cases, {toy});
+}
+
+TEST(Runner, RoundedTermsPassInEveryDraw) {
+  for (const char* terms : {"1", "5", "9", "16", "24", "100"})
+    EXPECT_EQ(failing_draws<Slip::kNone>(terms), 0) << terms << " terms";
+}
+
+TEST(Runner, RoundedTermsHideNoMistake) {
+  for (const char* terms : {"2", "9", "16", "24", "100"}) {
+    EXPECT_EQ(failing_draws<Slip::kDropsATerm>(terms), static_cast<int>(kDraws))
+        << terms << " terms";
+    EXPECT_EQ(failing_draws<Slip::kDropsHalfARow>(terms), static_cast<int>(kDraws))
+        << terms << " terms";
+    EXPECT_EQ(failing_draws<Slip::kScale>(terms), static_cast<int>(kDraws)) << terms << " terms";
+  }
+}
+
+// An element is at most √n times the norm of its n terms, and none where they are all zero.
+TEST(Runner, TermsAreThoseOfTheirElements) {
+  for (Op op : {Op::kLinear, Op::kAttention, Op::kHead, Op::kKlHead}) {
+    int64_t compared = 0;
+    for (const Case& c : load_cases(WICK_SOURCE_DIR "/tests/ops", op, Part::kSmall)) {
+      if (c.keys.contains("mode") || c.flag("bias")) continue;
+      for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+        if (!c.runs(dir)) continue;
+        const auto values = run_reference(c, dir), norms = term_norms(c, dir);
+        for (size_t i = 0; i < norms.size(); ++i) {
+          if (norms[i].empty()) continue;
+          const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
+          ASSERT_EQ(norms[i].size(), values[i].size()) << c.text;
+          const double most = std::sqrt(static_cast<double>(arg.reduction)) * (1 + 1e-9);
+          for (size_t k = 0; k < values[i].size(); ++k, ++compared)
+            ASSERT_LE(std::abs(values[i][k]), most * norms[i][k] + 1e-12)
+                << op_name(op) << " " << c.text << ": " << arg.name << "[" << k << "]";
+        }
+      }
+    }
+    EXPECT_GT(compared, 20) << op_name(op);
+  }
+}
+
+TEST(Runner, ContentsGoByTheCasesOwnWords) {
+  Case a, b;
+  a.op = b.op = Op::kLinear;
+  a.keys = {{"T", "5"}, {"K", "7"}, {"N", "3"}};
+  b.keys = {{"N", "3"}, {"K", "7"}, {"T", "5"}};
+  EXPECT_EQ(case_seed(a), case_seed(b));
+  b.keys["T"] = "6";
+  EXPECT_NE(case_seed(a), case_seed(b));
+  b = a;
+  b.op = Op::kHead;
+  EXPECT_NE(case_seed(a), case_seed(b));
 }
 
 TEST(Runner, EveryCaseIsInOnePart) {

@@ -3,6 +3,7 @@
 // relative to the largest of the element, the mean magnitude of its value, and kCancelledScale.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/dtype.h"
@@ -16,9 +17,12 @@ namespace wick::ops {
 // most half a unit in its last place. `half_terms` allows the terms of the sum to be rounded to
 // bf16 too. A term is then off by 0.41 * 2^-8 of itself (root mean square over its mantissa), the
 // sum by a random walk of that, its own magnitude being a random walk of the terms: 0.5 * 2^-8
-// whatever the length, and six times that as the largest of many elements; 2 where the terms of
-// some elements are larger than those of most. Where only units of bf16 round terms (probabilities,
+// whatever the length, and six times that as the largest of many elements; 2 where what they are
+// made from is rounded too. Where only units of bf16 round terms (probabilities,
 // their gradients, weights that rest in f32), devices without them are held to `half_terms` 0.
+//
+// Where an element's own terms are at hand (`own_terms`: linear's, attention's, and those of a
+// head's gradients of weights), nothing is taken for an average: rounded_terms.
 //
 // x in 8 bits with a scale for 256 numbers, beside codes of 4 bits on a common scale for as many
 // columns (LinearAttr::narrow): a term is off by 1.8 * 2^-8 of x (half a step is 1/254 of the
@@ -56,6 +60,20 @@ inline double tolerance(DType dtype, int64_t reduction, int half_terms = 0) {
       break;
   }
   return 0;
+}
+
+// What an element may be off by where its n terms are rounded to bf16, per unit of the root of the
+// sum of their squares, ‖t‖. A term is off by 2^-8 of itself at most, so that all together they are
+// off by 2^-8 Σ|t| at most, which is 2^-8 √n ‖t‖. Longer sums even out: an error is spread evenly
+// over its range, hence no wider than a normal one of 2^-8 |t| / √3, and their sum no wider than
+// one of 2^-8 ‖t‖ / √3. Three times 2^-8 ‖t‖ is 5.2 of that; with the mantissas as they come (a
+// term is off by 0.42 * 2^-8 of itself, root mean square) it is 7, which one element in 10^11
+// passes.
+//
+// This bound knows nothing of an op's mean: a short sum may have terms many times as large as most,
+// and then they are rounded by as much more, whether or not they cancel.
+inline double rounded_terms(int64_t n) {
+  return 0x1p-8 * std::min(3.0, std::sqrt(static_cast<double>(n)));
 }
 
 // Operands are of order one, so an element whose terms cancel to almost nothing still carries the

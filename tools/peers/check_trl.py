@@ -146,7 +146,7 @@ def losses_of_wick(wick, loss, model, adapter, pairs, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("wick", type=Path)
+    parser.add_argument("wick", type=lambda path: Path(path).resolve())
     parser.add_argument("model", type=Path)
     parser.add_argument("--tolerance", type=float, default=1e-5)
     parser.add_argument("--only", default="dpo,simpo,orpo,kto")

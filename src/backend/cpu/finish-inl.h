@@ -26,6 +26,17 @@ inline void store_words(const Finish& f, int64_t row, int64_t col, __m512i words
                       gated(widen(_mm512_loadu_si512(gates)), widen(words)));
 }
 
+// 32 columns of a row in f32, those below `cols`; onto what is there with f.add.
+inline void store_floats(const Finish& f, float* to, int64_t cols, __m512 v0, __m512 v1) {
+  const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
+  if (f.add) {
+    v0 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask0, to), v0);
+    v1 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask1, to + 16), v1);
+  }
+  _mm512_mask_storeu_ps(to, mask0, v0);
+  _mm512_mask_storeu_ps(to + 16, mask1, v1);
+}
+
 // Rows [first, last) of a block whose top left element is (row, col) of y.
 // `gates`: the block's, where the finish is gated.
 inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t col, int64_t first,
@@ -35,18 +46,11 @@ inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t co
   const __m512 bias0 = f.bias ? _mm512_loadu_ps(f.bias + col) : _mm512_setzero_ps();
   const __m512 bias1 = f.bias ? _mm512_loadu_ps(f.bias + col + 16) : _mm512_setzero_ps();
   if (f.y.dtype == DType::kF32) {
-    const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
     float* to = f.y.as<float>() + (row + first) * f.y.ld + col;
     for (int64_t i = first; i < rows; ++i, to += f.y.ld) {
       const float* from = c + i / 16 * 512 + i % 16 * 16;
-      __m512 v0 = _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0);
-      __m512 v1 = _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1);
-      if (f.add) {
-        v0 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask0, to), v0);
-        v1 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask1, to + 16), v1);
-      }
-      _mm512_mask_storeu_ps(to, mask0, v0);
-      _mm512_mask_storeu_ps(to + 16, mask1, v1);
+      store_floats(f, to, cols, _mm512_fmadd_ps(_mm512_load_ps(from), scale, bias0),
+                   _mm512_fmadd_ps(_mm512_load_ps(from + 256), scale, bias1));
     }
     return;
   }

@@ -17,7 +17,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/head.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
-#include "backend/cpu/gemm-inl.h"
+#include "backend/cpu/head_rows-inl.h"
 #include "backend/cpu/quant-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -65,35 +65,10 @@ struct Work {
   }
 };
 
-int64_t kept_rows(const Operand& targets, int32_t* rows) {
-  int64_t kept = 0;
-  for (int64_t m = 0; m < targets.elements(); ++m)
-    if (targets.as<const int32_t>()[m] >= 0) rows[kept++] = static_cast<int32_t>(m);
-  return kept;
-}
-
-void gather_x(ThreadPool& pool, const Operand& x, const int32_t* rows, int64_t count, float* to) {
-  parallel_rows(pool, count, x.cols * 8, [&](int64_t r0, int64_t r1) {
-    for (int64_t r = r0; r < r1; ++r) widen(at(x, rows[r]), x.dtype, x.cols, to + r * x.cols);
-  });
-}
-
-MatB words_of(const Operand& w, int64_t v0, bool transposed) {
-  return {w.as<char>() + static_cast<size_t>(v0) * row_bytes(w.dtype, w.ld), w.ld, transposed,
-          w.dtype};
-}
-
 // One row of logits: the running maximum and sum, the target's logit; with `sums`, also the
 // logits' exponentials in place and what was summed so far rescaled.
 void softmax_row(float* logits, int64_t words, float* most, float* total, float* sums, int64_t d) {
-  VF top = set(kNoScore);
-  for (int64_t j = 0; j < words; j += kLanes) {
-    const int64_t n = words - j;
-    VF v = load_part(logits + j, n);
-    if (n < kLanes) v = hn::IfThenElse(hn::FirstN(df, static_cast<size_t>(n)), v, set(kNoScore));
-    top = hn::Max(top, v);
-  }
-  const float old_most = *most, new_most = std::max(old_most, max_lanes(top));
+  const float old_most = *most, new_most = std::max(old_most, row_max(logits, words));
   VF sum = hn::Zero(df);
   for (int64_t j = 0; j < words; j += kLanes) {
     const int64_t n = words - j;
@@ -254,12 +229,6 @@ void gradient_row(float* logits, int64_t words, float lse, float dlogp, int64_t 
   if (target >= 0 && target < words) logits[target] += dlogp;
 }
 
-void zero_rows(ThreadPool& pool, const Operand& to) {
-  parallel_rows(pool, to.rows, to.cols * 4, [&](int64_t a, int64_t b) {
-    for (int64_t r = a; r < b; ++r) zero_row(to, r);
-  });
-}
-
 void head_bwd(const StepArgs& args) {
   const Operand &dlogp = args.in[0], &x = args.in[1], &w = args.in[2], &targets = args.in[3],
                 &lse = args.in[4];
@@ -269,23 +238,11 @@ void head_bwd(const StepArgs& args) {
   const int64_t d = w.cols, v = w.rows;
   ThreadPool& pool = *args.pool;
   const int32_t* target_of = targets.as<const int32_t>();
-  auto scale_rows = [&](const Operand& from, const Operand& to) {
-    with_activation(to.dtype, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      parallel_rows(pool, to.rows, to.cols * 8, [&](int64_t a, int64_t b) HWY_ATTR {
-        for (int64_t i = a; i < b; ++i) {
-          const VF g = set(target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]);
-          for (int64_t c = 0; c < to.cols; c += kLanes)
-            store_part(hn::Mul(g, load_part(row<T>(from, i) + c, to.cols - c)), row<T>(to, i) + c,
-                       to.cols - c);
-        }
-      });
-    });
-  };
-  if (dx && slope) scale_rows(slope, dx);
+  auto factor = [&](int64_t i) { return target_of[i] < 0 ? 0.0f : dlogp.as<const float>()[i]; };
+  if (dx && slope) scale_rows(pool, slope, dx, factor);
   const Operand h = args.in.size() > 6 ? args.in[6] : Operand{};
   const Operand second = h ? args.in[7] : Operand{}, db = h ? args.out[3] : Operand{};
-  if (h && args.out[2]) scale_rows(args.in[8], args.out[2]);
+  if (h && args.out[2]) scale_rows(pool, args.in[8], args.out[2], factor);
   const int64_t rank = h.cols;
   const bool make_dx = dx && !slope;
   if (!make_dx && !dw && !db) return;

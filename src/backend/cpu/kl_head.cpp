@@ -3,7 +3,8 @@
 // multiply-adds: each model's logits are made twice, a stretch of rows and of the vocabulary at a
 // time, first for the two log-sum-exps and then for what they give. The second pass sums
 // q log(q / p) - q + p, which is never negative, so that nothing cancels; and p - q is one number
-// before it is multiplied with the weights.
+// before it is multiplied with the weights. For the
+// gradients of weights backward makes the logits a third time.
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 
@@ -11,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/kl_head.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
-#include "backend/cpu/gemm-inl.h"
+#include "backend/cpu/head_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
@@ -21,19 +22,31 @@ constexpr int64_t kRows = 512;    // at a time
 constexpr int64_t kWords = 1024;  // of the vocabulary at a time
 constexpr float kNoScore = -3.0e38f;
 
-// One of the two models: its rows, weights and sums.
-struct Side {
-  float *x, *logits, *most, *total;
-  int64_t d;
+// A model's logits are a sum of products: x wᵀ, and h bᵀ where there is an adapter on the head.
+struct Factors {
+  Operand of, w;
+  float* x = nullptr;  // the rows that count
 };
 
+// One of the two models: its factors, logits and sums.
+struct Side {
+  Factors factors[2];
+  int count = 1;
+  float *logits, *most, *total;
+};
+
+// The operands of both directions. Without `base` only sizes.
 struct Work {
-  int32_t* rows;
   Side student, teacher;
-  float *sums, *kl;
+  int32_t* rows;
+  float *sums[2], *kl;  // of the student's factors
   void* product;
+  float scale;
   size_t bytes = 0;
-  Work(int64_t m, int64_t v, int64_t d, int64_t e, void* base) {
+  Work(const StepArgs& args, size_t x_at, const Operand& h, const Operand& b, void* base)
+      : scale(1.0f / attr<KlAttr>(*args.step).temperature) {
+    const Operand& x = args.in[x_at];
+    const int64_t m = x.rows, v = args.in[x_at + 1].rows;
     const int64_t r = std::min(m, kRows), words = std::min(v, kWords);
     auto take = [&](size_t n) {
       char* p = static_cast<char*>(base) + bytes;
@@ -43,49 +56,49 @@ struct Work {
     auto floats = [&](int64_t n) {
       return reinterpret_cast<float*>(take(static_cast<size_t>(n) * sizeof(float)));
     };
-    auto side = [&](int64_t width) {
-      return Side{floats(r * width), floats(r * words), floats(r), floats(r), width};
-    };
+    student.factors[0] = {x, args.in[x_at + 1]};
+    student.factors[1] = {h, b};
+    if (h) student.count = 2;
+    teacher.factors[0] = {args.in[x_at + 2], args.in[x_at + 3]};
     rows = reinterpret_cast<int32_t*>(floats(m));
-    student = side(d);
-    teacher = side(e);
-    sums = floats(r * d);
+    size_t most = 0;
+    for (Side* side : {&student, &teacher}) {
+      for (int i = 0; i < side->count; ++i) {
+        const int64_t width = side->factors[i].of.cols;
+        side->factors[i].x = floats(r * width);
+        most = std::max({most, gemm_scratch(r, words, width), gemm_scratch(r, width, words),
+                         gemm_scratch(words, width, r)});
+      }
+      side->logits = floats(r * words);
+      side->most = floats(r);
+      side->total = floats(r);
+    }
+    for (int i = 0; i < 2; ++i) sums[i] = i < student.count ? floats(r * width(i)) : nullptr;
     kl = floats(r);
-    product = take(std::max(
-        {gemm_scratch(r, words, d), gemm_scratch(r, words, e), gemm_scratch(r, d, words)}));
+    product = take(most);
+  }
+  int64_t width(int i) const { return student.factors[i].of.cols; }
+  int64_t words() const { return student.factors[0].w.rows; }
+
+  void gather(ThreadPool& pool, const int32_t* which, int64_t count) const {
+    for (const Side* side : {&student, &teacher})
+      for (int i = 0; i < side->count; ++i)
+        gather_x(pool, side->factors[i].of, which, count, side->factors[i].x);
+  }
+  void make_logits(ThreadPool& pool, int64_t count, int64_t v0, int64_t some) const {
+    for (const Side* side : {&student, &teacher})
+      for (int i = 0; i < side->count; ++i) {
+        const Factors& f = side->factors[i];
+        gemm(pool, count, some, f.of.cols, {f.x, f.of.cols}, words_of(f.w, v0, true),
+             {side->logits, some, scale, i > 0}, product);
+      }
   }
 };
-
-void gather(ThreadPool& pool, const Operand& x, const int32_t* rows, int64_t count, float* to) {
-  with_activation(x.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_rows(pool, count, x.cols * 8, [&](int64_t r0, int64_t r1) HWY_ATTR {
-      for (int64_t r = r0; r < r1; ++r)
-        for (int64_t c = 0; c < x.cols; c += kLanes)
-          store_part(load_part(row<T>(x, rows[r]) + c, x.cols - c), to + r * x.cols + c,
-                     x.cols - c);
-    });
-  });
-}
-
-void make_logits(ThreadPool& pool, const Side& side, const Operand& w, int64_t rows, int64_t v0,
-                 int64_t words, float scale, void* scratch) {
-  const MatB part{w.as<char>() + static_cast<size_t>(v0) * row_bytes(w.dtype, w.ld), w.ld, true,
-                  w.dtype};
-  gemm(pool, rows, words, side.d, {side.x, side.d}, part, {side.logits, words, scale}, scratch);
-}
 
 // The running maximum and the sum of exponentials of row r.
 void add_row(const Side& side, int64_t r, int64_t words) {
   const float* logits = side.logits + r * words;
-  VF top = set(kNoScore);
-  for (int64_t j = 0; j < words; j += kLanes) {
-    const int64_t n = words - j;
-    VF v = load_part(logits + j, n);
-    if (n < kLanes) v = hn::IfThenElse(hn::FirstN(df, static_cast<size_t>(n)), v, set(kNoScore));
-    top = hn::Max(top, v);
-  }
-  const float old = side.most[r], most = std::max(old, max_lanes(top));
+  const float old = side.most[r], most = std::max(old, row_max(logits, words));
   VF sum = hn::Zero(df);
   for (int64_t j = 0; j < words; j += kLanes) {
     const int64_t n = words - j;
@@ -119,39 +132,32 @@ void compare_row(const Work& work, int64_t r, int64_t words, bool keep) {
 }
 
 void kl_head_fwd(const StepArgs& args) {
-  const Operand &x = args.in[0], &w = args.in[1], &tx = args.in[2], &tw = args.in[3],
-                &targets = args.in[4], &kl = args.out[0];
-  const Operand slope = args.out.size() > 1 ? args.out[1] : Operand{};
-  const int64_t m = x.rows, d = x.cols, v = w.rows;
-  const Work work(m, v, d, tx.cols, args.scratch);
-  const float scale = 1.0f / attr<KlAttr>(*args.step).temperature;
+  const Operand &targets = args.in[4], &kl = args.out[0], &lse = args.out[2];
+  const Operand slopes[] = {args.out[1], args.out[3]};
+  const Work work(args, 0, args.in[5], args.in[6], args.scratch);
+  const int64_t v = work.words();
+  const bool keep = slopes[0] || slopes[1];
   ThreadPool& pool = *args.pool;
-  int64_t kept = 0;
-  for (int64_t i = 0; i < m; ++i) {
-    if (targets.as<const int32_t>()[i] >= 0) {
-      work.rows[kept++] = static_cast<int32_t>(i);
-      continue;
-    }
+  for (int64_t i = 0; i < targets.elements(); ++i) {
+    if (targets.as<const int32_t>()[i] >= 0) continue;
     kl.as<float>()[i] = 0;
-    if (slope) zero_row(slope, i);
+    if (lse) zero_row(lse, i);
+    for (const Operand& slope : slopes)
+      if (slope) zero_row(slope, i);
   }
+  const int64_t kept = kept_rows(targets, work.rows);
   for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
     const int64_t rows = std::min(kRows, kept - r0);
     const int32_t* which = work.rows + r0;
-    gather(pool, x, which, rows, work.student.x);
-    gather(pool, tx, which, rows, work.teacher.x);
+    work.gather(pool, which, rows);
     for (const Side* side : {&work.student, &work.teacher}) {
       std::fill_n(side->most, rows, kNoScore);
       std::fill_n(side->total, rows, 0.0f);
     }
     std::fill_n(work.kl, rows, 0.0f);
-    auto both_logits = [&](int64_t v0, int64_t words) {
-      make_logits(pool, work.student, w, rows, v0, words, scale, work.product);
-      make_logits(pool, work.teacher, tw, rows, v0, words, scale, work.product);
-    };
     for (int64_t v0 = 0; v0 < v; v0 += kWords) {
       const int64_t words = std::min(kWords, v - v0);
-      both_logits(v0, words);
+      work.make_logits(pool, rows, v0, words);
       parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
         for (int64_t r = a; r < b; ++r) {
           add_row(work.student, r, words);
@@ -163,54 +169,96 @@ void kl_head_fwd(const StepArgs& args) {
       for (int64_t r = 0; r < rows; ++r) side->total[r] = std::log(side->total[r]);
     for (int64_t v0 = 0; v0 < v; v0 += kWords) {
       const int64_t words = std::min(kWords, v - v0);
-      both_logits(v0, words);
+      work.make_logits(pool, rows, v0, words);
       parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
-        for (int64_t r = a; r < b; ++r) compare_row(work, r, words, static_cast<bool>(slope));
+        for (int64_t r = a; r < b; ++r) compare_row(work, r, words, keep);
       });
-      if (slope) {
-        const MatB part{w.as<char>() + static_cast<size_t>(v0) * row_bytes(w.dtype, w.ld), w.ld,
-                        false, w.dtype};
-        gemm(pool, rows, d, words, {work.student.logits, words}, part,
-             {work.sums, d, scale, v0 > 0}, work.product);
-      }
+      for (int i = 0; i < 2; ++i)
+        if (slopes[i])
+          gemm(pool, rows, work.width(i), words, {work.student.logits, words},
+               words_of(work.student.factors[i].w, v0, false),
+               {work.sums[i], work.width(i), work.scale, v0 > 0}, work.product);
     }
     for (int64_t r = 0; r < rows; ++r) {
       kl.as<float>()[which[r]] = work.kl[r];
-      if (slope)
-        with_activation(slope.dtype, [&](auto* type) {
-          using T = std::remove_pointer_t<decltype(type)>;
-          for (int64_t c = 0; c < d; c += kLanes)
-            store_part(load_part(work.sums + r * d + c, d - c), row<T>(slope, which[r]) + c, d - c);
-        });
+      if (lse) {
+        float* both = row<float>(lse, which[r]);
+        both[0] = work.student.most[r] + work.student.total[r];
+        both[1] = work.teacher.most[r] + work.teacher.total[r];
+      }
+      for (int i = 0; i < 2; ++i)
+        if (slopes[i])
+          narrow(work.sums[i] + r * work.width(i), work.width(i), at(slopes[i], which[r]),
+                 slopes[i].dtype);
     }
   }
 }
 size_t kl_head_fwd_scratch(const StepArgs& args, int) {
-  return Work(args.in[0].rows, args.in[1].rows, args.in[0].cols, args.in[2].cols, nullptr).bytes;
+  return Work(args, 0, args.in[5], args.in[6], nullptr).bytes;
 }
 
+// The student's logits become dkl (p - q).
+void gradient_row(const Work& work, int64_t r, int64_t words, const float* lse, float dkl) {
+  float* student = work.student.logits + r * words;
+  const float* teacher = work.teacher.logits + r * words;
+  const VF student_lse = set(lse[0]), teacher_lse = set(lse[1]), g = set(dkl);
+  for (int64_t j = 0; j < words; j += kLanes) {
+    const int64_t n = words - j;
+    const VF p = exp_small(hn::Sub(load_part(student + j, n), student_lse));
+    const VF q = exp_small(hn::Sub(load_part(teacher + j, n), teacher_lse));
+    store_part(hn::Mul(g, hn::Sub(p, q)), student + j, n);
+  }
+}
+
+bool makes_weights(const StepArgs& args) { return args.out[1] || args.out[3]; }
+
 void kl_head_bwd(const StepArgs& args) {
-  const Operand &dkl = args.in[0], &slope = args.in[1], &dx = args.out[0];
-  with_activation(dx.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    parallel_rows(*args.pool, dx.rows, dx.cols * 8, [&](int64_t a, int64_t b) HWY_ATTR {
-      for (int64_t i = a; i < b; ++i) {
-        const VF g = set(dkl.as<const float>()[i]);
-        for (int64_t c = 0; c < dx.cols; c += kLanes)
-          store_part(hn::Mul(g, load_part(row<T>(slope, i) + c, dx.cols - c)), row<T>(dx, i) + c,
-                     dx.cols - c);
+  const float* dkl = args.in[0].as<const float>();
+  ThreadPool& pool = *args.pool;
+  auto factor = [&](int64_t i) { return dkl[i]; };
+  if (args.out[0]) scale_rows(pool, args.in[1], args.out[0], factor);
+  if (args.out[2]) scale_rows(pool, args.in[10], args.out[2], factor);
+  if (!makes_weights(args)) return;
+  const Operand &targets = args.in[6], &lse = args.in[7];
+  const Work work(args, 2, args.in[8], args.in[9], args.scratch);
+  const int64_t v = work.words(), kept = kept_rows(targets, work.rows);
+  for (int at : {1, 3})
+    if (const Operand& to = args.out[static_cast<size_t>(at)]; to && kept == 0)
+      if (!args.accumulates(at)) zero_rows(pool, to);
+  for (int64_t r0 = 0; r0 < kept; r0 += kRows) {
+    const int64_t rows = std::min(kRows, kept - r0);
+    const int32_t* which = work.rows + r0;
+    work.gather(pool, which, rows);
+    for (int64_t v0 = 0; v0 < v; v0 += kWords) {
+      const int64_t words = std::min(kWords, v - v0);
+      work.make_logits(pool, rows, v0, words);
+      parallel_rows(pool, rows, words * 16, [&](int64_t a, int64_t b) HWY_ATTR {
+        for (int64_t r = a; r < b; ++r)
+          gradient_row(work, r, words, row<float>(lse, which[r]), dkl[which[r]]);
+      });
+      for (int i = 0; i < work.student.count; ++i) {
+        const Operand& to = args.out[static_cast<size_t>(2 * i + 1)];
+        if (!to) continue;
+        const int64_t width = work.width(i);
+        gemm(pool, words, width, rows, {work.student.logits, words, true},
+             {work.student.factors[i].x, width},
+             {at(to, v0), to.ld, work.scale, args.accumulates(2 * i + 1) || r0 > 0}, work.product);
       }
-    });
-  });
+    }
+  }
+}
+size_t kl_head_bwd_scratch(const StepArgs& args, int) {
+  return makes_weights(args) ? Work(args, 2, args.in[8], args.in[9], nullptr).bytes : 0;
 }
 
 }  // namespace
 
 Candidates kl_head_table() {
   static constexpr Candidate kTable[] = {
-      {Op::kKlHead, Dir::kForward, "kl_head_fwd", kl_head_fwd, accepts<0b101, 0b1010, 0b10, 0b1010>,
-       kl_head_fwd_scratch},
-      {Op::kKlHead, Dir::kBackward, "kl_head_bwd", kl_head_bwd, accepts<0b10, 0, 0b1>, nullptr},
+      {Op::kKlHead, Dir::kForward, "kl_head_fwd", kl_head_fwd,
+       accepts<0b0100101, 0b1001010, 0b1010, 0b1010>, kl_head_fwd_scratch},
+      {Op::kKlHead, Dir::kBackward, "kl_head_bwd", kl_head_bwd,
+       accepts<0b10100010110, 0b01000101000, 0b101, 0b101000>, kl_head_bwd_scratch},
   };
   return kTable;
 }

@@ -32,21 +32,12 @@ inline __m512 dot(__m512 sum, __m512i w, uint32_t pair) {
 // 32 columns of a row from their sums; as finish_rows(), to the bit.
 inline void finish_row(const Finish& f, int64_t row, int64_t col, __m512 v0, __m512 v1) {
   const int64_t cols = f.y.cols - col;
-  const __mmask16 mask0 = lanes_below(cols), mask1 = lanes_below(cols - 16);
   const __m512 scale = _mm512_set1_ps(f.scale);
   v0 = _mm512_fmadd_ps(v0, scale, f.bias ? _mm512_loadu_ps(f.bias + col) : _mm512_setzero_ps());
   v1 =
       _mm512_fmadd_ps(v1, scale, f.bias ? _mm512_loadu_ps(f.bias + col + 16) : _mm512_setzero_ps());
-  if (f.y.dtype == DType::kF32) {
-    float* to = f.y.as<float>() + row * f.y.ld + col;
-    if (f.add) {
-      v0 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask0, to), v0);
-      v1 = _mm512_add_ps(_mm512_maskz_loadu_ps(mask1, to + 16), v1);
-    }
-    _mm512_mask_storeu_ps(to, mask0, v0);
-    _mm512_mask_storeu_ps(to + 16, mask1, v1);
-    return;
-  }
+  if (f.y.dtype == DType::kF32)
+    return store_floats(f, f.y.as<float>() + row * f.y.ld + col, cols, v0, v1);
   uint16_t* to = words_at(f.y, row, col);
   const __mmask32 mask = words_below(cols);
   const bool whole = cols >= 32;

@@ -238,18 +238,18 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   }
   __syncthreads();
   {
-    // Words of two pairs, to every block.
+    // Words of four pairs, to every block.
     const int lanes = kAttendThreads >> p.cluster_shift;
-    const int to = threadIdx.x >> (kAttendShift - p.cluster_shift);
-    const int half_words = p.pairs / 2;
+    const Neighbour to(threadIdx.x >> (kAttendShift - p.cluster_shift));
+    const int half_words = p.pairs / 4;
     for (int r = 0; r < p.m; ++r)
-      for (int w = threadIdx.x & (lanes - 1); w < p.pairs; w += lanes) {
+      for (int w = threadIdx.x & (lanes - 1); w < p.pairs / 2; w += lanes) {
         const bool high = w >= half_words;
-        const int j = first_pair + 2 * (high ? w - half_words : w);
+        const int j = first_pair + 4 * (high ? w - half_words : w);
         if (j >= all_pairs) continue;
-        const auto* from = reinterpret_cast<const uint32_t*>(own + r * 2 * p.pairs) + w;
+        const auto* from = reinterpret_cast<const uint2*>(own + r * 2 * p.pairs) + w;
         Bf16* at = made + r * new_ld + j / kHalf * E + j % kHalf + (high ? kHalf : 0);
-        cluster_give(reinterpret_cast<uint32_t*>(at), to, *from, given);
+        cluster_give(reinterpret_cast<uint2*>(at), to, *from, given);
       }
   }
   barrier_wait(given, 0);
@@ -277,7 +277,8 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
     sums.finish();
 #pragma unroll
     for (int j = 0; j < E / 64 && g < group; ++j) {
-      const int chunk = g * kChunks + 4 * j + t, to = chunk & (cluster - 1);
+      const int chunk = g * kChunks + 4 * j + t;
+      const Neighbour to(chunk & (cluster - 1));
       const int slot = (row * owned + (chunk >> p.cluster_shift)) * all_parts + part;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
                   pack_bf16(sum[2] * factor, sum[3] * factor)};
     Bf16* to = raw + of * width + chunk * 16 + 4 * t;
     for (int b = g; b < cluster; b += 8)
-      cluster_give(reinterpret_cast<uint2*>(to), b, y, given + 2);
+      cluster_give(reinterpret_cast<uint2*>(to), Neighbour(b), y, given + 2);
   }
   barrier_wait(given + 2, 0);
 

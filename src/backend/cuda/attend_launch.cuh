@@ -41,7 +41,7 @@ bool launch_attend(const Queue& queue, const Attend& a, const W& qkv, const W& o
   if (scales_at % 16 != 0) return false;
   for (int shift : {4, 3}) {
     const int64_t cluster = int64_t{1} << shift;
-    const int64_t pairs = divide_up(divide_up((group + 2) * E / 2, cluster), 2) * 2;
+    const int64_t pairs = divide_up(divide_up((group + 2) * E / 2, cluster), 4) * 4;
     const int64_t rows = divide_up(a.out.rows, cluster);
     if (pairs * kAttendRows > kAttendThreads) continue;
     AttendArgs<W> p{};

@@ -4,6 +4,7 @@
 
 #include "backend/accepts.h"
 #include "backend/cuda/attention.h"
+#include "backend/cuda/attention_early.h"
 #include "backend/cuda/attention_rope.h"
 #include "base/check.h"
 
@@ -66,6 +67,11 @@ constexpr Candidate kTable[] = {
 };
 
 }  // namespace
+
+bool attention_fwd_early(const StepArgs& args, const Operand& new_rows) {
+  return args.in[0].rows > 0 && by_mma(args) && aligned(args) &&
+         attention_fwd_mma(args, new_rows.as<const int32_t>());
+}
 
 bool attention_rope_bwd(const StepArgs& attention, const StepArgs& rope, bool has_stats) {
   const AttentionAttr& a = attr<AttentionAttr>(*attention.step);

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/attention_early.h"
 #include "backend/cuda/attention_fwd.cuh"
 
 namespace wick::cuda {
@@ -36,6 +37,9 @@ struct FwdArgs : AttentionFwd<Bf16> {
   bool cluster = false;        // of `splits` blocks
   float* part_sums = nullptr;  // [T * H][splits][E]
   float2* part_max = nullptr;  // [T * H][splits]: maximum, total
+  // [T]: the rows of k and v that the launch before may write (none where negative). All others,
+  // and where rows look, are there before it ends.
+  const int32_t* new_rows = nullptr;
 };
 
 // How long the parts of a range are.
@@ -187,15 +191,22 @@ __device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, unsigned
   }
 }
 
+// visible() before the kernel waits: from the second-level cache, since the first one is cleared by
+// the wait alone.
+__device__ inline KeyRange visible_now(const FwdArgs& a, int t) {
+  const int end = __ldcg(a.end + t);
+  int low = __ldcg(a.begin + t);
+  if (a.window > 0) low = max(low, end - a.window);
+  return {max(low, 0), min(end, a.keys)};
+}
+
 // Asks for a block's keys and values before the kernel waits. Where they lie may be written by the
 // kernel before: what is read too early is no more than a hint.
 template <class C>
 __device__ inline void ask_for_part(const FwdArgs& a, int t, int kv) {
-  int low = max(__ldcg(a.begin + t), 0);
-  const int high = min(__ldcg(a.end + t), a.keys);
-  if (a.window > 0) low = max(low, high - a.window);
-  const int keys = part_keys(a, high - low), first = low + blockIdx.x * keys;
-  const int count = min(high, first + keys) - first;
+  const KeyRange range = visible_now(a, t);
+  const int keys = part_keys(a, range.high - range.low), first = range.low + blockIdx.x * keys;
+  const int count = min(range.high, first + keys) - first;
   constexpr int kLines = (C::E + 63) / 64;  // of 128 bytes of a row
   for (int i = threadIdx.x; i < 2 * kLines * count; i += C::kThreads) {
     const Rows<const Bf16>& of = i % 2 == 0 ? a.k : a.v;
@@ -208,12 +219,13 @@ template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a) {
   constexpr int E = C::E, MT = C::MT, BN = C::BN;
   extern __shared__ __align__(1024) unsigned char shared[];
+  const bool early = C::kDecode && a.new_rows != nullptr;
   if constexpr (C::kDecode) {
     let_next_start();
     if (a.cluster) cluster_arrive();
-    ask_for_part<C>(a, blockIdx.z, blockIdx.y);
+    if (!early) ask_for_part<C>(a, blockIdx.z, blockIdx.y);
   }
-  begin_kernel();
+  if (!early) begin_kernel();
   Bf16* q_tile = reinterpret_cast<Bf16*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, set = warp / C::WM;
   const int row0 = warp % C::WM * 16 * MT, g = lane / 4;
@@ -224,7 +236,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   // [first, stop): the keys that some row may see. Of a causal tile `first` comes later.
   int base = 0, first = 0, stop = 0;
   if constexpr (C::kDecode) {
-    const KeyRange range = visible(a, rows.t0);
+    const KeyRange range = visible_now(a, rows.t0);
     const int keys = part_keys(a, range.high - range.low);
     base = first = range.low + blockIdx.x * keys;
     stop = min(range.high, first + keys);
@@ -255,6 +267,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   const int last = stop > base ? (stop - base - 1) / BN : -1;
   int block = last - (last - set + C::WK) % C::WK;
   if (last >= 0 && block >= 0) fetch(block, 0);
+  if constexpr (C::kDecode)
+    if (early) {
+      static_assert(C::kSetThreads == 32);
+      const int j0 = block >= 0 ? base + block * BN : stop;
+      const NewKeys<C, kDecodeRows / 32> newer(a.new_rows, a.tokens, j0, stop);
+      wait_for_previous();
+      newer.copy(a.k, a.v, kv, j0, stages);
+    }
   if (!C::kDecode && a.causal) first = visible(a, rows.t0).low;
   const int least = max(0, (first - base) / BN);
 
@@ -431,6 +451,7 @@ bool launch_decode(FwdArgs a, const Queue& to, void* scratch) {
   a.cluster = by_cluster(to.arch, a.keys);
   a.splits = a.cluster ? kClusterSplits : static_cast<int>(parts_of(a.keys));
   a.part = a.cluster ? kClusterPart : kPart;
+  if (!a.cluster) a.new_rows = nullptr;
   const auto heads = static_cast<unsigned>(a.heads), tokens = static_cast<unsigned>(a.tokens);
   const dim3 grid(static_cast<unsigned>(a.splits), static_cast<unsigned>(a.kv_heads), tokens);
   if (!a.cluster) {
@@ -472,12 +493,15 @@ size_t attention_fwd_mma_scratch(const AttentionAttr& attr, int64_t tokens, int6
   return static_cast<size_t>(tokens * attr.heads * parts * (attr.head_dim + 2)) * sizeof(float);
 }
 
-bool attention_fwd_mma(const StepArgs& args) {
+bool attention_fwd_mma(const StepArgs& args) { return attention_fwd_mma(args, nullptr); }
+
+bool attention_fwd_mma(const StepArgs& args, const int32_t* new_rows) {
   const AttentionAttr& how = attr<AttentionAttr>(*args.step);
   if (how.causal_self && attention_bulk_serves(how, queue(args).arch) && attention_fwd_bulk(args))
     return true;
   FwdArgs a{attention_fwd_args<Bf16>(args)};
   a.scale2 = a.scale * kLog2E;
+  if (decodes(how, a.tokens)) a.new_rows = new_rows;
   return with_head_dim(a.head_dim, [&](auto dim) {
     constexpr int E = decltype(dim)::value;
     return decodes(how, a.tokens) ? launch_decode<E>(a, queue(args), args.scratch)

@@ -161,4 +161,38 @@ __device__ __forceinline__ void add_values(float (&sums)[C::MT][C::E / 8][4],
   }
 }
 
+// Which of a warp's block of keys, from j0 on, the launch before may write: asked before the kernel
+// waits, and copied once more behind that. Of up to 32 kEach rows.
+template <class C, int kEach>
+struct NewKeys {
+  int row[kEach];  // of the lane
+  uint32_t among[kEach];
+
+  __device__ NewKeys(const int32_t* rows, int count, int j0, int stop) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      row[i] = 32 * i + lane < count ? __ldcg(rows + 32 * i + lane) : -1;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      among[i] = __ballot_sync(0xffffffffu, row[i] >= j0 && row[i] < min(j0 + C::BN, stop));
+  }
+  __device__ void copy(Rows<const Bf16> k, Rows<const Bf16> v, int kv, int j0, Bf16* k_tile) const {
+    constexpr int kChunks = C::E / 8;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      for (uint32_t left = among[i]; left != 0; left &= left - 1) {
+        const int key = __shfl_sync(0xffffffffu, row[i], __ffs(static_cast<int>(left)) - 1);
+        copies_wait();  // of what was asked for too early
+        __syncwarp();
+        for (int c = static_cast<int>(threadIdx.x) % 32; c < 2 * kChunks; c += 32) {
+          const int chunk = c % kChunks;
+          const int at = tile_offset<C::E, C::BN, C::kGroups>(key - j0, chunk);
+          copy16(k_tile + (c < kChunks ? 0 : C::kTile) + at,
+                 (c < kChunks ? k : v)[key] + kv * C::E + chunk * 8, true);
+        }
+      }
+  }
+};
+
 }  // namespace wick::cuda

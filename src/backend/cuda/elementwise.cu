@@ -3,6 +3,7 @@
 #include "backend/accepts.h"
 #include "backend/cuda/columns.cuh"
 #include "backend/cuda/gate.cuh"
+#include "backend/cuda/gated_sums.h"
 #include "backend/cuda/random.cuh"
 
 namespace wick::cuda {
@@ -75,6 +76,16 @@ void gated_act_bwd(const StepArgs& args) {
                         GatedBwd<act(), T, aligned()>{rows<const T>(dy), rows<const T>(x),
                                                       rows<T>(dx), static_cast<int>(dy.cols)});
             });
+}
+
+// Where the adapters around it are made with it.
+size_t gated_act_fwd_scratch(const StepArgs& args, int sms) {
+  const Operand& y = args.out[0];
+  return gated_forward_scratch(y.rows, y.cols, y.dtype, sms);
+}
+size_t gated_act_bwd_scratch(const StepArgs& args, int sms) {
+  const Operand& dy = args.in[0];
+  return gated_reverse_scratch(dy.rows, dy.cols, dy.dtype, sms);
 }
 
 // Row r of the walk is head r % heads of token r / heads, its columns are those of a half.
@@ -288,8 +299,8 @@ void dropout_any(const StepArgs& args) {
 Candidates elementwise_candidates(Arch) {
   constexpr auto kOne = accepts<0b1, 0, 0b1>, kTwo = accepts<0b11, 0, 0b1>;
   static constexpr Candidate kTable[] = {
-      {Op::kGatedAct, Dir::kForward, "gated_act_fwd", gated_act_fwd, kOne, nullptr},
-      {Op::kGatedAct, Dir::kBackward, "gated_act_bwd", gated_act_bwd, kTwo, nullptr},
+      {Op::kGatedAct, Dir::kForward, "gated_act_fwd", gated_act_fwd, kOne, gated_act_fwd_scratch},
+      {Op::kGatedAct, Dir::kBackward, "gated_act_bwd", gated_act_bwd, kTwo, gated_act_bwd_scratch},
       {Op::kRope, Dir::kForward, "rope_fwd", rope_fwd, kOne, nullptr},
       {Op::kRope, Dir::kBackward, "rope_bwd", rope_bwd, kOne, nullptr},
       {Op::kAdd, Dir::kForward, "add_fwd", add_fwd, kTwo, nullptr},

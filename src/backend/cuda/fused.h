@@ -32,6 +32,9 @@ struct FusedProduct {
   Act act = Act::kSilu;
   Operand a = {}, h = {};  // [R, K] f32, [M, R]; none without adapters
   std::vector<FusedAdapter> adapters = {};
+  // Equal ranges of rows, each with an a and b of its own, lane_bytes behind those of the one
+  // before.
+  int64_t lanes = 1, lane_bytes = 0;
   FusedTurn turn = {};
 };
 
@@ -52,8 +55,11 @@ class Fused {
  private:
   const StepArgs& args(size_t step) const { return calls_[step].args; }
   bool is_linear(size_t step, OutMode mode) const;
+  size_t enqueue_gated(const Queue& queue, size_t first, size_t gate, const FusedProduct& p) const;
   bool can_turn(size_t first, size_t rope, const FusedProduct& p) const;
-  size_t adapters_after(size_t step) const;
+  std::vector<FusedAdapter> adapters(size_t at, ValueId h, ValueId y, int64_t lane,
+                                     int64_t lanes) const;
+  size_t add_adapters(size_t step, FusedProduct& p) const;
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;

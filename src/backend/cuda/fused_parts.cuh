@@ -25,6 +25,7 @@ struct FusedPart {
 struct FusedArgs {
   static constexpr int kMost = 3;
   int rows, cols, depth;
+  int lane_rows;                    // whose adapters are other matrices; tiles end with them
   int half;                         // gated: where the second half of y's columns begins
   int stages = 0, stage_bytes = 0;  // of the ring
   int a_rows = 0;                   // ranks that a block makes of h; 0: h is given
@@ -41,8 +42,8 @@ struct FusedArgs {
 
 struct FusedMaps {
   CUtensorMap left, right;
-  CUtensorMap small;  // A, or h where it is given
-  CUtensorMap b[FusedArgs::kMost];
+  CUtensorMap small;                // A by lane, or h where it is given
+  CUtensorMap b[FusedArgs::kMost];  // by lane
 };
 
 // RankTiles: of 8, how many ranks of h a tile makes; 0: h is given, or there is none.
@@ -92,6 +93,34 @@ __device__ inline void ask_for_map(const CUtensorMap& map) {
 #endif
 }
 
+// A box of the map of several matrices, from (column, row) of one of them on, into shared memory.
+__device__ inline void copy_box_of(uint32_t to, const CUtensorMap& map, int column, int row,
+                                   int matrix, uint32_t barrier) {
+#ifdef WICK_WGMMA
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3, %4}], [%5];\n" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+#endif
+}
+// As make_map(), of f32 matrices like `o`, each `apart` bytes behind the one before.
+inline bool make_map_of(const Operand& o, int64_t matrices, int64_t apart, int cols, int rows,
+                        CUtensorMap& map) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return false;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(o.cols), static_cast<cuuint64_t>(o.rows),
+                               static_cast<cuuint64_t>(matrices)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(o.ld) * sizeof(float),
+                                 static_cast<cuuint64_t>(apart)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(cols), static_cast<cuuint32_t>(rows), 1},
+                   steps[3] = {1, 1, 1};
+  return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, o.data, sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 using Four = Pack<float, 4>;
 using EightOf = Pack<uint32_t, 4>;  // neighbours of a row
 template <typename T>
@@ -102,6 +131,11 @@ __device__ __forceinline__ EightOf& eight(Bf16* p) { return *reinterpret_cast<Ei
 __device__ __forceinline__ const EightOf& eight(const unsigned char* p) {
   return *reinterpret_cast<const EightOf*>(p);
 }
+
+// Of a tile: its first row and column, the row behind the lane's last, and whose lane it is.
+struct FusedPlace {
+  int m0, n0, end, whose;
+};
 
 // Which adapters a tile meets.
 struct Met {
@@ -188,33 +222,33 @@ __device__ __forceinline__ EightOf gate_of(const EightOf& gate, const EightOf& u
 // What leaves a finished tile, by `threads` threads of which this one is
 // `thread`.
 template <int Cols, bool Gated, Act A>
-__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile, int m0, int n0,
-                                      int thread, int threads) {
+__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile,
+                                      const FusedPlace& at, int thread, int threads) {
   using S = FusedShape<Cols, Gated, 0>;
   constexpr int kInRow = S::kHalf / 8;
   const int most = Gated ? a.half : a.cols;
 #pragma unroll 2
-  for (int at = thread; at < kFusedRows * kInRow; at += threads) {
-    const int row = at / kInRow, col = at % kInRow * 8;
-    if (m0 + row >= a.rows || n0 + col >= most) continue;
+  for (int i = thread; i < kFusedRows * kInRow; i += threads) {
+    const int row = i / kInRow, col = i % kInRow * 8;
+    if (at.m0 + row >= at.end || at.n0 + col >= most) continue;
     const EightOf first = eight(tile + row * S::kRowBytes + 2 * col);
-    Bf16* to = a.y[m0 + row] + n0 + col;
+    Bf16* to = a.y[at.m0 + row] + at.n0 + col;
     eight(to) = first;
     if constexpr (Gated) {
       const EightOf up = eight(tile + row * S::kRowBytes + 2 * (S::kHalf + col));
       eight(to + a.half) = up;
-      eight(a.made[m0 + row] + n0 + col) = gate_of<A>(first, up);
+      eight(a.made[at.m0 + row] + at.n0 + col) = gate_of<A>(first, up);
     }
   }
 }
 
 template <int Cols, bool Gated>
-__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile, int m0, int n0,
-                                      int thread, int threads) {
+__device__ __forceinline__ void leave(const FusedArgs& a, const unsigned char* tile,
+                                      const FusedPlace& at, int thread, int threads) {
   if (!Gated || a.act == Act::kSilu)
-    leave<Cols, Gated, Act::kSilu>(a, tile, m0, n0, thread, threads);
+    leave<Cols, Gated, Act::kSilu>(a, tile, at, thread, threads);
   else
-    leave<Cols, Gated, Act::kGeluTanh>(a, tile, m0, n0, thread, threads);
+    leave<Cols, Gated, Act::kGeluTanh>(a, tile, at, thread, threads);
 }
 
 }  // namespace wick::cuda

@@ -10,7 +10,9 @@ constexpr int64_t kLaunch = 10000, kMeeting = 10000;  // of a launch before, of 
 constexpr int64_t kMostMade = 16;                     // ranks of h that a tile makes
 constexpr int64_t kMostMet = 2;                       // adapters that a tile meets
 constexpr int64_t kFewDepth = 136;                    // of adapted products: three stages
-constexpr int64_t kFewRows = 128;                     // fewer are other kernels'
+// Of the rows of tiles that end with a lane, an eighth: more costs what launches do.
+constexpr int64_t kMostUnused = 8;
+constexpr int64_t kFewRows = 128;       // fewer are other kernels'
 constexpr int64_t kFewGatedRows = 256;  // the library splits the depth where tiles are few
 constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
 
@@ -19,6 +21,11 @@ constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
 struct FusedForm {
   int cols = 0, splits = 1, sharers = 1;
 };
+
+// A tile is of one lane.
+int64_t tiles_down(const FusedProduct& p) {
+  return p.lanes * divide_up(p.x.rows / p.lanes, kFusedRows);
+}
 
 // The most ranks that a tile of so many columns meets.
 int64_t ranks_met(const FusedProduct& p, int64_t cols) {
@@ -53,6 +60,21 @@ int64_t adapters_met(const FusedProduct& p, int64_t cols) {
   return p.made ? static_cast<int64_t>(p.adapters.size()) : most;
 }
 
+// h by a launch before.
+bool make_h(const Queue& queue, const FusedProduct& p) {
+  auto own = [&](Operand o, int64_t lane) {
+    o.rows /= p.lanes;
+    o.data = o.as<std::byte>() + lane * o.rows * o.ld * static_cast<int64_t>(sizeof(Bf16));
+    return o;
+  };
+  for (int64_t lane = 0; lane < p.lanes; ++lane) {
+    Operand a = p.a;
+    a.data = a.as<std::byte>() + lane * p.lane_bytes;
+    if (!narrow_product(queue, 1.0f, false, true, own(p.x, lane), a, own(p.h, lane))) return false;
+  }
+  return true;
+}
+
 // `ranks`: the most that a tile meets.
 template <int Cols, bool Gated, int RankTiles>
 bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int64_t ranks) {
@@ -60,6 +82,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   FusedArgs a{.rows = static_cast<int>(p.x.rows),
               .cols = static_cast<int>(p.y.cols),
               .depth = static_cast<int>(p.x.cols),
+              .lane_rows = static_cast<int>(p.x.rows / p.lanes),
               .half = static_cast<int>(p.made.cols),
               .splits = form.splits,
               .sharers = form.sharers,
@@ -72,14 +95,18 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
   if ((form.sharers > 1 && !S::kShares) || (!kMakesH && !aligned16(p.h))) return false;
   if (kMakesH) a.a_rows = static_cast<int>(8 * divide_up(divide_up(ranks, 8), form.sharers));
   FusedMaps maps;
+  auto map_lanes = [&](const Operand& o, int cols, int rows, CUtensorMap& map) {
+    const auto own = divide_up(o.rows * o.ld, 4) * 16;  // of one alone, any
+    return make_map_of(o, p.lanes, p.lanes > 1 ? p.lane_bytes : own, cols, rows, map);
+  };
   if (!make_map(p.x, kFusedDepth, kFusedRows, maps.left) ||
       !make_map(p.w, kFusedDepth, S::kHalf, maps.right) ||
-      (ranks > 0 && !(kMakesH ? make_map(p.a, 32, a.a_rows, maps.small)
+      (ranks > 0 && !(kMakesH ? map_lanes(p.a, 32, a.a_rows, maps.small)
                               : make_map(p.h, 64, kFusedRows, maps.small))))
     return false;
   int most_extra = 0;
   for (const FusedAdapter& adapter : p.adapters) {
-    if (!make_map(adapter.b, kFusedRanks, S::kHalf, maps.b[a.parts])) return false;
+    if (!map_lanes(adapter.b, kFusedRanks, S::kHalf, maps.b[a.parts])) return false;
     a.part[a.parts++] = {.first = static_cast<int>(adapter.first),
                          .cols = static_cast<int>(adapter.b.rows),
                          .first_rank = static_cast<int>(adapter.first_rank),
@@ -96,13 +123,11 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form, int
       static_cast<size_t>(a.stages * a.stage_bytes + S::kTileBytes + S::kOther + shared_h);
   if (!allow_shared(fused_kernel<Cols, Gated, RankTiles>, bytes)) return false;
   prefer_shared(fused_kernel<Cols, Gated, RankTiles>);
-  const int64_t tiles =
-      divide_up(p.x.rows, kFusedRows) * divide_up(Gated ? a.half : a.cols, S::kHalf) * form.splits;
+  const int64_t tiles = tiles_down(p) * divide_up(Gated ? a.half : a.cols, S::kHalf) * form.splits;
   const int cluster = form.splits * form.sharers;
   const int64_t most = queue.sms;
   if (cluster > 1 && tiles > most) return false;
-  if (ranks > 0 && !kMakesH && !narrow_product(queue, 1.0f, false, true, p.x, p.a, p.h))
-    return false;
+  if (ranks > 0 && !kMakesH && !make_h(queue, p)) return false;
   if (a.a_rows > 8 && tiles <= most) a.rounders = kMostRounders;
   flush(queue);
   launch_clusters(queue, fused_kernel<Cols, Gated, RankTiles>,
@@ -129,7 +154,7 @@ bool start(const Queue& queue, const FusedProduct& p, const FusedForm& form) {
 // of a stage and of what a tile costs beside its stages. Where h is not made in the product a
 // launch comes before.
 FusedForm choose(const Queue& queue, const FusedProduct& p) {
-  const int64_t down = divide_up(p.x.rows, kFusedRows), steps = divide_up(p.x.cols, kFusedDepth);
+  const int64_t down = tiles_down(p), steps = divide_up(p.x.cols, kFusedDepth);
   FusedForm best;
   int64_t least = 0;
   auto consider = [&](int cols, int64_t step, int64_t end, int64_t once = 0) {
@@ -182,7 +207,13 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
   for (const FusedAdapter& a : p.adapters)
     if (a.b.cols > kSkinny || !fits(a.b, DType::kF32)) return false;
   if (p.h && p.h.dtype != DType::kBF16) return false;
-  if (small_adapted(queue, p)) return true;
+  if (p.lanes > 1) {
+    const int64_t unused = tiles_down(p) * kFusedRows - p.x.rows;
+    if (unused > p.x.rows / kMostUnused || p.lane_bytes <= 0 || p.lane_bytes % 16 != 0)
+      return false;
+  } else if (small_adapted(queue, p)) {
+    return true;
+  }
   if (p.turn.head_dim > 0) return false;
   const FusedForm form = choose(queue, p);
   if (adapters_met(p, form.cols) > kMostMet) return false;

@@ -49,13 +49,18 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
   __syncthreads();
   const int cluster = a.splits * a.sharers, in_cluster = static_cast<int>(blockIdx.x) % cluster;
   const int split = a.splits > 1 ? in_cluster : 0, sharer = a.sharers > 1 ? in_cluster : 0;
-  const int down = (a.rows + kFusedRows - 1) / kFusedRows;
+  const int each = (a.lane_rows + kFusedRows - 1) / kFusedRows;  // tiles of a lane
+  const int down = a.rows / a.lane_rows * each;
   const int across = ((Gated ? a.half : a.cols) + S::kHalf - 1) / S::kHalf;
   const int tiles = down * ((across + a.sharers - 1) / a.sharers);
   const int blocks = static_cast<int>(gridDim.x) / cluster;
   const int first = static_cast<int>(blockIdx.x) / cluster;
-  auto m_of = [&](int tile) { return tile % down * kFusedRows; };
   auto n_of = [&](int tile) { return (tile / down * a.sharers + sharer) * S::kHalf; };
+  auto place_of = [&](int tile) {
+    const int row = tile % down, whose = row / each, first_row = whose * a.lane_rows;
+    return FusedPlace{first_row + (row - whose * each) * kFusedRows, n_of(tile),
+                      first_row + a.lane_rows, whose};
+  };
   const int all_steps = (a.depth + kFusedDepth - 1) / kFusedDepth;
   const int k_begin = all_steps * split / a.splits, k_end = all_steps * (split + 1) / a.splits;
   const int role = static_cast<int>(threadIdx.x) / 128;
@@ -72,7 +77,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     for (int tile = first; tile < tiles && split == 0; tile += blocks) {
       const bool last = tile + blocks >= tiles;
       meet(kFinished, kMeeters);
-      leave<Cols, Gated>(a, tile_at, m_of(tile), n_of(tile), last ? kMultipliers + thread : thread,
+      leave<Cols, Gated>(a, tile_at, place_of(tile), last ? kMultipliers + thread : thread,
                          last ? kMeeters : S::kLeavers);
       if (!last) say(kFree, kMeeters);
     }
@@ -103,24 +108,33 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     keep_registers<kFewRegisters>();
     if (threadIdx.x == 0) {
       // A slot that is free must be asked for at once: whatever can be known before is.
-      int m0 = 0, n0 = 0, rank = 0, bytes = 0;
+      int rank = 0, bytes = 0;
+      FusedPlace place{};
       Met m{};
       auto turn_to = [&](int tile) {
-        m0 = m_of(tile), n0 = n_of(tile);
-        m = met<Cols, Gated>(a, n0);
+        place = place_of(tile);
+        m = met<Cols, Gated>(a, place.n0);
         const bool makes_h = RankTiles > 0 && m.begin < m.end;
         rank = makes_h ? a.part[m.begin].first_rank + sharer * a.a_rows : -1;
         bytes = kFusedLeft + S::kRightBytes + (makes_h ? 2 * box_bytes : 0);
       };
-      auto copy_right = [&](const CUtensorMap& map, int column, int row, uint32_t at) {
-        copy_box(at, map, column, row, full(stage));
-        if (Gated) copy_box(at + S::kRightBytes / 2, map, column, a.half + row, full(stage));
+      auto copy_right = [&](int column, uint32_t at) {
+        copy_box(at, maps.right, column, place.n0, full(stage));
+        if (Gated)
+          copy_box(at + S::kRightBytes / 2, maps.right, column, a.half + place.n0, full(stage));
+      };
+      auto copy_b = [&](int p, int rank, uint32_t at) {
+        const int row = place.n0 - a.part[p].first;
+        copy_box_of(at, maps.b[p], rank, row, place.whose, full(stage));
+        if (Gated)
+          copy_box_of(at + S::kRightBytes / 2, maps.b[p], rank, a.half + row, place.whose,
+                      full(stage));
       };
       turn_to(first);
       const int early = min(a.stages, k_end - k_begin);
       for (int k = 0; k < early; ++k, ++stage) {
         barrier_expect(full(stage), bytes);
-        copy_right(maps.right, (k_begin + k) * kFusedDepth, n0, left_at(stage) + kFusedLeft);
+        copy_right((k_begin + k) * kFusedDepth, left_at(stage) + kFusedLeft);
       }
       stage = 0;
       wait_for_previous();
@@ -134,12 +148,13 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
             barrier_wait(empty(stage), phase ^ 1);
             barrier_expect(full(stage), bytes);
           }
-          copy_box(at, maps.left, k * kFusedDepth, m0, full(stage));
-          if (!asked) copy_right(maps.right, k * kFusedDepth, n0, at + kFusedLeft);
+          copy_box(at, maps.left, k * kFusedDepth, place.m0, full(stage));
+          if (!asked) copy_right(k * kFusedDepth, at + kFusedLeft);
           if (RankTiles > 0 && rank >= 0) {
             const uint32_t to = at + kFusedLeft + S::kRightBytes;
-            copy_box(to, maps.small, k * kFusedDepth, rank, full(stage));
-            copy_box(to + box_bytes, maps.small, k * kFusedDepth + 32, rank, full(stage));
+            copy_box_of(to, maps.small, k * kFusedDepth, rank, place.whose, full(stage));
+            copy_box_of(to + box_bytes, maps.small, k * kFusedDepth + 32, rank, place.whose,
+                        full(stage));
           }
         }
         if (split > 0) continue;
@@ -147,9 +162,9 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
           for (int r = 0; r < a.part[p].ranks; r += kFusedRanks, next()) {
             barrier_wait(empty(stage), phase ^ 1);
             barrier_expect(full(stage), S::kRightBytes + (RankTiles > 0 ? 0 : kFusedLeft));
-            copy_right(maps.b[p], r, n0 - a.part[p].first, left_at(stage) + kFusedLeft);
+            copy_b(p, r, left_at(stage) + kFusedLeft);
             if (RankTiles == 0)
-              copy_box(left_at(stage), maps.small, a.part[p].first_rank + r, m0, full(stage));
+              copy_box(left_at(stage), maps.small, a.part[p].first_rank + r, place.m0, full(stage));
           }
       }
     }
@@ -175,7 +190,8 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
     const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
     const int warp_row = worker / 32 * 16;  // within the tile
     for (int tile = first; tile < tiles; tile += blocks) {
-      const int m0 = m_of(tile), n0 = n_of(tile);
+      const FusedPlace place = place_of(tile);
+      const int m0 = place.m0, n0 = place.n0;
       const Met m = met<Cols, Gated>(a, n0);
       const bool makes_h = RankTiles > 0 && m.begin < m.end;
       float d[S::kTiles][4] = {};
@@ -240,7 +256,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
             for (int i = 0; i < 4; ++i) {
               const int row = m0 + warp_row + g + i / 2 * 8;
               const int rank = r0 + sharer * a.a_rows + 8 * j + t + i % 2 * 4;
-              if (8 * j < a.a_rows && row < a.rows && rank >= part.first_rank &&
+              if (8 * j < a.a_rows && row < place.end && rank >= part.first_rank &&
                   rank < part.first_rank + part.ranks)
                 a.h[row][rank] = from_f32<Bf16>(d[kH + j][i]);
             }
@@ -316,7 +332,7 @@ __global__ void __launch_bounds__((FusedShape<Cols, Gated, RankTiles>::kThreads)
         say(kFinished, kMeeters);
       } else {  // there is nothing else to do
         meet(kFinished, kMeeters);
-        leave<Cols, Gated>(a, tile_at, m0, n0, worker, kMeeters);
+        leave<Cols, Gated>(a, tile_at, place, worker, kMeeters);
       }
     }
   }

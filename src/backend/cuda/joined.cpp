@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend/cuda/attend.h"
+#include "backend/cuda/attention_early.h"
 #include "backend/cuda/skinny.h"
 
 namespace wick::cuda {
@@ -65,6 +66,8 @@ bool Joined::is_columns(ValueId v, ValueId of, int64_t begin, int64_t count) con
 
 size_t Joined::enqueue(const Queue& queue, size_t first) {
   const Parted before = std::exchange(parted_, {});
+  const Operand new_rows = std::exchange(new_rows_, {});
+  if (new_rows && attention_fwd_early(args(first), new_rows)) return 1;
   if (size_t made = enqueue_normed(queue, first, before)) return made;
   if (before.value != kNone) sum_parts(queue, before.data, before.count, args(first - 1).out[0]);
   return 0;
@@ -103,8 +106,10 @@ size_t Joined::enqueue_normed(const Queue& queue, size_t first, const Parted& be
     in.parts = nullptr;
     in.part_count = 0;
   }
-  if (rotation && matvec_rotated(queue, in, args(product).in[1], args(product).in[2], *rotation))
+  if (rotation && matvec_rotated(queue, in, args(product).in[1], args(product).in[2], *rotation)) {
+    if (keeps_cache(product + 1)) new_rows_ = rotation->cache_rows;
     return 5;
+  }
   if (size_t more = enqueue_gated(queue, in, product)) return 1 + more;
   const StepArgs& p = args(product);
   const float scale = attr<LinearAttr>(*p.step).scale;
@@ -182,10 +187,21 @@ bool Joined::enqueue_mlp(const Queue& queue, const MatvecIn& in, size_t product)
   return true;
 }
 
+bool Joined::keeps_cache(size_t rope) const {
+  const size_t copy_k = rope + 1, copy_v = copy_k + 1, attention = copy_v + 1;
+  const Step &r = *args(rope).step, &k = *args(copy_k).step, &v = *args(copy_v).step,
+             &a = *args(attention).step;
+  if (a.inputs[1] != k.outputs[0].value || a.inputs[2] != v.outputs[0].value ||
+      first_write(k.outputs[0].value) != copy_k || first_write(v.outputs[0].value) != copy_v)
+    return false;
+  for (ValueId fed : {r.inputs[1], r.inputs[2], k.inputs[1], a.inputs[3], a.inputs[4]})
+    if (first_write(fed) < attention) return false;
+  return true;
+}
+
 bool Joined::enqueue_attended(const Queue& queue, const MatvecIn& in, size_t product,
                               const MatvecRotation& rotation) {
-  const size_t rope = product + 1, copy_k = rope + 1, copy_v = copy_k + 1, attention = copy_v + 1,
-               out = attention + 1;
+  const size_t rope = product + 1, attention = rope + 3, out = attention + 1;
   if (!attend_parts_ || !may_part(out)) return false;
   // The two launches gain as a pair: either alone waits for the others' shared memory.
   MatvecIn next = in;
@@ -199,14 +215,7 @@ bool Joined::enqueue_attended(const Queue& queue, const MatvecIn& in, size_t pro
   if (how.causal_self || (a.out.size() > 1 && a.out[1]) ||
       o.step->inputs[0] != a.step->outputs[0].value)
     return false;
-  // What is read before the launch's turn has come must have been there before the run, but for
-  // what it writes itself.
-  const Step &r = *args(rope).step, &k = *args(copy_k).step, &v = *args(copy_v).step;
-  if (a.step->inputs[1] != k.outputs[0].value || a.step->inputs[2] != v.outputs[0].value ||
-      first_write(k.outputs[0].value) != copy_k || first_write(v.outputs[0].value) != copy_v)
-    return false;
-  for (ValueId fed : {r.inputs[1], r.inputs[2], k.inputs[1], a.step->inputs[3], a.step->inputs[4]})
-    if (first_write(fed) < attention) return false;
+  if (!keeps_cache(rope)) return false;
   const Attend step{.in = in,
                     .qkv = args(product).in[1],
                     .qkv_bias = args(product).in[2],

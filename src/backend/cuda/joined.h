@@ -43,6 +43,9 @@ class Joined {
   size_t enqueue_gated(const Queue& queue, const MatvecIn& in, size_t product) const;
   // What becomes of the step `product` where rope and both copies are made with it.
   std::optional<MatvecRotation> rotation_from(size_t product) const;
+  // Whether what attention reads, from `rope` on, was there before the run but for the rows of the
+  // cache that the two copies write: it may be read before its turn has come.
+  bool keeps_cache(size_t rope) const;
   bool enqueue_attended(const Queue& queue, const MatvecIn& in, size_t product,
                         const MatvecRotation& rotation);
   // The mlp whose first product is the step `product`, if it is one.
@@ -62,7 +65,8 @@ class Joined {
   std::vector<int> reads_;           // by root
   std::vector<size_t> first_write_;  // by root: a step
   std::unique_ptr<DeviceBuffer> attend_parts_, mlp_parts_;
-  Parted parted_;  // by the last launch
+  Parted parted_;     // by the last launch
+  Operand new_rows_;  // of the cache, which the last launch wrote; attention is next
 };
 
 }  // namespace wick::cuda

@@ -224,6 +224,9 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
 // ---- launches
 
 constexpr int64_t kCodesRing = int64_t{120} << 10;
+// Where two blocks share a multiprocessor of 228 KB: all of one but what is static (and a KB of the
+// card's), if that leaves so many stages.
+constexpr int64_t kCodesHalf = (int64_t{113} << 10) - 4352, kCodesLeast = 5;
 constexpr size_t kCodesShared = size_t{220} << 10, kCodesTurn = size_t{24} << 10;
 
 // Into how many pieces the units of a tile are cut for `warps` of them, by a count of
@@ -264,10 +267,9 @@ bool launch_coded(const Queue& queue, const MatvecIn& in, const W& w, const Oper
   const int64_t stage_ld = divide_up(row, 128) * 128 + W::kPad;
   const int64_t all_rows = each * kRows / kItems;
   const bool all = tiles <= kCodesStages && all_rows * stage_ld <= kCodesRing;
-  const int64_t stages = all ? tiles
-                             : std::clamp<int64_t>(kCodesRing / (kRows * stage_ld), 1,
-                                                   std::min<int64_t>(kCodesStages, tiles));
-  const int64_t ring_rows = all ? all_rows : stages * kRows;
+  int64_t stages = all ? tiles
+                       : std::clamp<int64_t>(kCodesRing / (kRows * stage_ld), 1,
+                                             std::min<int64_t>(kCodesStages, tiles));
   const int64_t pieces = codes_pieces(tiles, units, stages, kWarps);
   const int k = static_cast<int>(x.cols), m_shift = shift_of(x.rows);
   const int64_t tile_floats = pieces * kRows << m_shift;
@@ -275,6 +277,13 @@ bool launch_coded(const Queue& queue, const MatvecIn& in, const W& w, const Oper
       std::clamp<int64_t>(static_cast<int64_t>(kCodesTurn) / (4 * tile_floats), 1, tiles);
   const bool one = x.rows == 1 && x_columns(k) <= 256 * kWarps;
   const int gains = norms && !one ? x_columns(k) : 0;
+  const int64_t beside = x.rows * (x_ld(k) * 2 + x_counts_ld(k) * 4) + gains * 4 +
+                         turn * tile_floats * 4 * (tiles > turn ? 2 : 1);
+  if (many && !all) {  // how many pieces a tile has must not depend on the rows
+    const int64_t fit = (kCodesHalf - beside) / (kRows * stage_ld);
+    if (fit >= kCodesLeast) stages = std::min(stages, fit);
+  }
+  const int64_t ring_rows = all ? all_rows : stages * kRows;
   auto narrow = [](int64_t n) { return static_cast<int>(n); };
   const CodesArgs<W, Out> p{.x = rows<const Bf16>(in.x),
                             .norm = {rows<const Bf16>(in.a), rows<const Bf16>(in.b),
@@ -299,9 +308,7 @@ bool launch_coded(const Queue& queue, const MatvecIn& in, const W& w, const Oper
                             .row_shift = std::max(0, shift_of(kWarps) - m_shift),
                             .turn_tiles = narrow(turn),
                             .joint_floats = narrow(turn * tile_floats)};
-  const size_t shared =
-      static_cast<size_t>(ring_rows * stage_ld + p.m * x_ld(k) * 2 + gains * 4 +
-                          p.m * x_counts_ld(k) * 4 + p.joint_floats * 4 * (tiles > turn ? 2 : 1));
+  const auto shared = static_cast<size_t>(ring_rows * stage_ld + beside);
   if (shared > kCodesShared) return false;
   const auto go = [&](auto tiles_of_x, auto one, auto norm) {
     const auto kernel = matvec_codes_fwd<W, tiles_of_x(), one(), norm(), Out>;

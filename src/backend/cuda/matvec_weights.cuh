@@ -195,37 +195,50 @@ struct CodedWeights {
     return d;
   }
 
-  // sums += w x over units [begin, end) of the rows at `low` and `high`.
+  // sums += w x over units [begin, end) of the rows at `low` and `high`. A few units are under way
+  // at once, also the last ones: a unit alone takes as long as four.
   template <int kRows, int kTiles>
   __device__ void multiply(const uint8_t* low, const uint8_t* high, const X<kTiles>& x, int begin,
                            int end, int t, Sums<kTiles>& sums) const {
-    const uint8_t *low_scales = low + w.scales_at, *high_scales = high + w.scales_at;
-#pragma unroll(kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1)
-    for (int c = begin; c < end; ++c) {
-      const Words a = take(low + c * kUnitBytes, t);
-      const Words b = kRows > 8 ? take(high + c * kUnitBytes, t) : Words{};
-      const uint32_t first[4] = {a.at[0][0], b.at[0][0], a.at[0][1], b.at[0][1]};
-      const uint32_t second[4] = {a.at[1][0], b.at[1][0], a.at[1][1], b.at[1][1]};
-      const Scales of_low = scales(low_scales, c);
-      const Scales of_high = kRows > 8 ? scales(high_scales, c) : Scales{};
+    constexpr int kAtOnce = kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1;
+    int c = begin;
+#pragma unroll 1
+    for (; c + kAtOnce <= end; c += kAtOnce)
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const uint4 v = load16(x.rows[n] + c * kUnit);
-        const float count = x.counts[n][c];
-        auto add = [&](const int(&d)[4], float s0, float s1) {
-          sums.at[n][0] = fmaf(__int2float_rn(d[0] * 256 + d[1]), s0 * count, sums.at[n][0]);
-          if constexpr (kRows > 8)
-            sums.at[n][1] = fmaf(__int2float_rn(d[2] * 256 + d[3]), s1 * count, sums.at[n][1]);
-        };
-        int d[4] = {};
-        mma_bytes(d, first, v.x, v.y);
-        if constexpr (!kWide) {
-          add(d, of_low.first, of_high.first);
-          d[0] = d[1] = d[2] = d[3] = 0;
-        }
-        mma_bytes(d, second, v.z, v.w);
-        add(d, of_low.second, of_high.second);
+      for (int i = 0; i < kAtOnce; ++i)
+        multiply_unit<kRows, kTiles>(low, high, x, c + i, true, t, sums);
+    if (c >= end) return;
+#pragma unroll
+    for (int i = 0; i < kAtOnce - 1; ++i)
+      multiply_unit<kRows, kTiles>(low, high, x, min(c + i, end - 1), c + i < end, t, sums);
+  }
+  // The same over unit c, or as if it were zeros.
+  template <int kRows, int kTiles>
+  __device__ void multiply_unit(const uint8_t* low, const uint8_t* high, const X<kTiles>& x, int c,
+                                bool real, int t, Sums<kTiles>& sums) const {
+    const Words a = take(low + c * kUnitBytes, t);
+    const Words b = kRows > 8 ? take(high + c * kUnitBytes, t) : Words{};
+    const uint32_t first[4] = {a.at[0][0], b.at[0][0], a.at[0][1], b.at[0][1]};
+    const uint32_t second[4] = {a.at[1][0], b.at[1][0], a.at[1][1], b.at[1][1]};
+    const Scales of_low = scales(low + w.scales_at, c);
+    const Scales of_high = kRows > 8 ? scales(high + w.scales_at, c) : Scales{};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const uint4 v = load16(x.rows[n] + c * kUnit);
+      const float count = real ? x.counts[n][c] : 0.0f;
+      auto add = [&](const int(&d)[4], float s0, float s1) {
+        sums.at[n][0] = fmaf(__int2float_rn(d[0] * 256 + d[1]), s0 * count, sums.at[n][0]);
+        if constexpr (kRows > 8)
+          sums.at[n][1] = fmaf(__int2float_rn(d[2] * 256 + d[3]), s1 * count, sums.at[n][1]);
+      };
+      int d[4] = {};
+      mma_bytes(d, first, v.x, v.y);
+      if constexpr (!kWide) {
+        add(d, of_low.first, of_high.first);
+        d[0] = d[1] = d[2] = d[3] = 0;
       }
+      mma_bytes(d, second, v.z, v.w);
+      add(d, of_low.second, of_high.second);
     }
   }
 

@@ -14,6 +14,7 @@ namespace wick::cuda {
 constexpr int kMlpColumns = 64, kMlpCluster = 16, kMlpWarps = 16, kMlpThreads = 32 * kMlpWarps;
 constexpr int kMlpTiles = kMlpColumns / 8;         // of pairs of gate and up
 constexpr int kMlpPieces = kMlpWarps / kMlpTiles;  // of a tile's columns
+constexpr int kMlpPairBytes = 2 * 16 * 4;          // sums of two tiles of the result
 
 // More warps than matvec's.
 template <int Bits, bool kWide>
@@ -33,7 +34,7 @@ struct MlpArgs {
   int columns, rows;  // of the hidden layer, of the result
   int units, piece_units;
   int gate_ld, down_ld;  // bytes from a row in shared memory to the next
-  int shares;            // tiles of 16 rows of the result that a block of a cluster adds
+  int pairs;             // of tiles of 16 rows of the result that a block of a cluster adds
   // Where things lie in shared memory.
   int down_at, x_at, gains_at, counts_at, joint_at, hidden_at, sums_at;
 };
@@ -58,7 +59,6 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
   // The scales of a row of down that this block needs lie in four bytes.
   const int scale = p.down.scales_before(unit) & ~3;
 
-  const int tiles = (p.rows + 15) / 16;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(ready + i, 1);
     barrier_init(&given, 1);
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
     barrier_expect(ready, 2 * kMlpColumns * p.gate_up.bytes);
     barrier_expect(ready + 1, p.rows * W::kUnitBytes);
     // Of the tiles that this block adds, from every block.
-    barrier_expect(&given, (tiles - rank + kMlpCluster - 1) / kMlpCluster * kMlpCluster * 64 * p.m);
+    barrier_expect(&given, p.pairs * kMlpCluster * p.m * kMlpPairBytes);
   }
   __syncthreads();
   cluster_arrive();
@@ -156,33 +156,45 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
     W w = p.down;
     w.w.scales_at = before + W::kUnitBytes - scale;
     if (works) barrier_wait(ready + 1, 0);
-    for (int tile = warp; tile < tiles; tile += kMlpWarps) {
-      const uint8_t* low = down + min(16 * tile + g, p.rows - 1) * p.down_ld - before;
-      const uint8_t* high = down + min(16 * tile + 8 + g, p.rows - 1) * p.down_ld - before;
-      typename W::template Sums<kTiles> sums;
-      if (works) w.template multiply<16, kTiles>(low, high, lane_x, unit, unit + 1, t, sums);
-      const int to = tile % kMlpCluster;
-      float* at = sums_of_all + (tile / kMlpCluster * kMlpCluster + rank) * tile_floats;
+    // A warp's tiles are those that one block adds. A lane gives it what it has of two of them at
+    // once, as [pair of tiles][block][row of x][g][tile][half].
+    static_assert(kMlpWarps == kMlpCluster);
+    constexpr int kAtOnce = 4 / kTiles;
+    const Neighbour adder(warp);
+#pragma unroll 1
+    for (int pair = 0; pair < p.pairs; pair += kAtOnce / 2) {
+      typename W::template Sums<kTiles> sums[kAtOnce];
+      if (works)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int row = 16 * ((2 * pair + i) * kMlpCluster + warp) + g;
+          w.template multiply_unit<16, kTiles>(down + min(row, p.rows - 1) * p.down_ld - before,
+                                               down + min(row + 8, p.rows - 1) * p.down_ld - before,
+                                               lane_x, unit, true, t, sums[i]);
+        }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          if (4 * n + t < p.m)
-            cluster_give(
-                reinterpret_cast<uint32_t*>(at + ((half * 8 + g) << p.m_shift) + 4 * n + t), to,
-                __float_as_uint(sums.at[n][half]), &given);
+        for (int i = 0; i < kAtOnce; i += 2)
+          if (4 * n + t < p.m && pair + i / 2 < p.pairs)
+            cluster_give(sums_of_all +
+                             (((pair + i / 2) * kMlpCluster + rank) * p.m + 4 * n + t) * 32 + 4 * g,
+                         adder,
+                         Pack<float, 4>{sums[i].at[n][0], sums[i].at[n][1], sums[i + 1].at[n][0],
+                                        sums[i + 1].at[n][1]},
+                         &given);
     }
   }
   __syncwarp();
   barrier_wait(&given, 0);
-  for (int i = threadIdx.x; i < p.shares * tile_floats; i += kMlpThreads) {
-    const int share = i / tile_floats, e = i % tile_floats, r = e & ((1 << p.m_shift) - 1);
-    const int row = 16 * (share * kMlpCluster + rank) + (e >> p.m_shift);
+  for (int i = warp; i < p.pairs << p.m_shift; i += kMlpWarps) {
+    const int pair = i >> p.m_shift, r = i & ((1 << p.m_shift) - 1);
+    const int row = 16 * ((2 * pair + lane / 2 % 2) * kMlpCluster + rank) + lane % 2 * 8 + g;
     if (r >= p.m || row >= p.rows) continue;
     float sum = blockIdx.x < kMlpCluster ? p.down_bias[row] : 0.0f;
-    const float* at = sums_of_all + share * kMlpCluster * tile_floats + e;
+    const float* at = sums_of_all + (pair * kMlpCluster * p.m + r) * 32 + lane;
 #pragma unroll
-    for (int b = 0; b < kMlpCluster; ++b) sum += at[b * tile_floats];
+    for (int b = 0; b < kMlpCluster; ++b) sum += at[b * p.m * 32];
     p.parts[(static_cast<int>(blockIdx.x) / kMlpCluster * p.m + r) * p.rows + row] = sum;
   }
 }
@@ -220,7 +232,7 @@ bool launch_mlp(const Queue& queue, const Mlp& a, const W& gate_up, const W& dow
   p.piece_units = narrow(divide_up(units, kMlpPieces));
   p.gate_ld = narrow(row_ld(gate_up.bytes));
   p.down_ld = narrow(row_ld(W::kUnitBytes + 4));
-  p.shares = narrow(divide_up(divide_up(rows, 16), kMlpCluster));
+  p.pairs = narrow(divide_up(rows, 2 * 16 * kMlpCluster));
   auto place = [&](int64_t m, bool meets) {
     p.meets = meets;
     int64_t at = 0;
@@ -237,14 +249,15 @@ bool launch_mlp(const Queue& queue, const Mlp& a, const W& gate_up, const W& dow
     p.counts_at = take(m * x_counts_ld(p.k) * 4);
     p.joint_at = take(kMlpWarps * tile);
     p.hidden_at = take(m * kMlpColumns * 2);
-    p.sums_at = meets ? 0 : take(p.shares * kMlpCluster * tile);
+    p.sums_at = meets ? 0 : take(p.pairs * kMlpCluster * m * kMlpPairBytes);
     return at;
   };
   // How a row is made must not depend on how many there are.
   static_assert(kMlpColumns * kMlpRows <= kMlpThreads);
   const bool meets = place(kMlpRows, false) > kMlpMost;
   const int64_t most = place(kMlpRows, meets), at = place(m, meets);
-  if (most > kMlpMost || p.shares * kMlpCluster * 64 * kMlpRows > 2 * kMlpColumns * p.gate_ld ||
+  if (most > kMlpMost ||
+      p.pairs * kMlpCluster * kMlpRows * kMlpPairBytes > 2 * kMlpColumns * p.gate_ld ||
       !allow_shared(kernel, static_cast<size_t>(std::max(most, int64_t{49} << 10))))
     return false;
   prefer_shared(kernel);

@@ -5,11 +5,21 @@
 #include <vector>
 
 #include "backend/cuda/attention_rope.h"
+#include "backend/cuda/gated_sums.h"
 #include "backend/cuda/skinny.h"
 #include "backend/cuda/small_product.h"
 #include "backend/cuda/token_sums.h"
+#include "base/check.h"
 
 namespace wick::cuda {
+namespace {
+
+// Of bf16: whether rows can be read 16 bytes at a time.
+bool in_eights(const Operand& o) {
+  return reinterpret_cast<uintptr_t>(o.data) % 16 == 0 && o.ld % 8 == 0 && o.cols % 8 == 0;
+}
+
+}  // namespace
 
 bool Reverse::is(size_t step, Op op) const {
   return step < plan_.steps.size() && plan_.steps[step].op == op &&
@@ -28,7 +38,7 @@ size_t Reverse::enqueue_sums(const Queue& queue, size_t first) const {
   // scratch is used.
   const Step& begin = plan_.steps[first];
   size_t end = first;
-  for (; is_adapter(end); ++end) {
+  for (; is_adapter(end) && sums.size() < kMostTokenSums; ++end) {
     const Step& s = plan_.steps[end];
     if (plan_.root(s.inputs[0]) != plan_.root(begin.inputs[0]) ||
         plan_.root(s.inputs[1]) != plan_.root(begin.inputs[1]))
@@ -106,10 +116,108 @@ size_t Reverse::enqueue_product(const Queue& queue, size_t first) const {
   return adapted && small_product(queue, p) ? 2 : 0;
 }
 
+bool Reverse::is_read_once(ValueId v) const {
+  const ValueId root = plan_.root(v);
+  size_t reads = 0;
+  for (const Step& s : plan_.steps)
+    for (ValueId in : s.inputs) reads += in != kNone && plan_.root(in) == root;
+  for (ValueId result : plan_.results) reads += plan_.root(result) == root;
+  return reads == 1;
+}
+
+// Of many tokens: the product of frozen weights writes, and the adapter's adds to it, where it is
+// in the second cache still; the other way round the product would have to read. dA comes before
+// both. (plan/place.cpp lets dh live as long as the product.)
+size_t Reverse::enqueue_adapted(const Queue& queue, size_t first) const {
+  constexpr int64_t kManyTokens = 2048, kLarge = int64_t{1} << 35;
+  if (!is(first, Op::kLinear) || !is_gradient(first + 1)) return 0;
+  const StepArgs &n = args(first), &p = args(first + 1);
+  const Operand &dh = n.in[0], &a = n.in[2], &dx = n.out[0], &da = n.out[1];
+  if (!a || a.rows > kSkinny || a.dtype != DType::kF32 || dh.dtype != DType::kBF16 || !dx ||
+      dx.rows < kManyTokens || dx.dtype != DType::kBF16 || !in_eights(dx) || n.accumulates(0) ||
+      n.out[2] || dx.elements() * p.in[0].cols < kLarge ||
+      n.step->outputs[0].value != p.step->outputs[0].value || !p.accumulates(0))
+    return 0;
+  const float scale = attr<LinearAttr>(*n.step).scale;
+  if (da) {
+    const TokenSum sum{.a = n.in[1],
+                       .b = dh,
+                       .y = da,
+                       .y_by_rank = true,
+                       .y_adds = n.accumulates(1),
+                       .alpha = scale};
+    if (!token_sums(queue, {&sum, 1}, n.scratch)) return 0;
+  }
+  flush(queue);
+  product(queue, {Trans::kNN, attr<LinearAttr>(*p.step).scale}, p.in[0], p.in[2], dx, p.scratch);
+  WICK_CHECK(wide_product(queue, scale, true, true, dh, a, dx), "dx of an adapter");
+  return 2;
+}
+
+// (plan/place.cpp lets what these steps share live from the first to the last.)
+size_t Reverse::enqueue_gated(const Queue& queue, size_t first) const {
+  auto makes = [&](const Step& s, ValueId made, ValueId y) {
+    return s.op == Op::kGatedAct && s.dir == Dir::kForward && s.inputs[0] == y &&
+           s.outputs[0].value == made;
+  };
+  const bool again = first < plan_.steps.size() && plan_.steps[first].op == Op::kGatedAct &&
+                     plan_.steps[first].dir == Dir::kForward;
+  const size_t narrow = first + (again ? 1 : 0), product = narrow + 1, gate = product + 1,
+               adapter = gate + 1;
+  if (!is(gate, Op::kGatedAct) || !is(narrow, Op::kLinear) || !is_gradient(product) ||
+      !is_adapter(adapter) || !is_adapter(adapter + 1))
+    return 0;
+  const StepArgs &n = args(narrow), &p = args(product), &d = args(gate);
+  const ValueId dmade = n.step->outputs[0].value, made = n.step->inputs[1], y = d.step->inputs[1],
+                dy = d.step->outputs[0].value;
+  if (made == kNone || !n.in[2] || !n.out[0] || !n.out[1] || n.out[2] || n.accumulates(0) ||
+      p.step->outputs[0].value != dmade || !p.accumulates(0) || d.step->inputs[0] != dmade ||
+      d.accumulates(0) || plan_.is_view(dmade) || plan_.is_view(y) || plan_.is_view(dy) ||
+      !is_read_once(dmade))
+    return 0;
+  if (again ? !makes(plan_.steps[first], made, y) || !is_read_once(made)
+            : std::none_of(plan_.steps.begin(), plan_.steps.end(),
+                           [&](const Step& s) { return makes(s, made, y); }))
+    return 0;
+  GatedReverse g{.dz = p.in[0],
+                 .w = p.in[2],
+                 .w_scale = attr<LinearAttr>(*p.step).scale,
+                 .dmade = d.in[0],
+                 .y = d.in[1],
+                 .dy = d.out[0],
+                 .act = attr<GatedActAttr>(*d.step).act,
+                 .dmore = n.in[0],
+                 .c = n.in[2],
+                 .dc = n.out[1],
+                 .c_scale = attr<LinearAttr>(*n.step).scale,
+                 .dc_adds = n.accumulates(1),
+                 .product_scratch = p.scratch,
+                 .scratch = d.scratch};
+  for (size_t i = adapter; i < adapter + 2; ++i) {
+    const StepArgs& s = args(i);
+    const ValueId part = s.step->inputs[0];
+    const int64_t half = plan_.value(dy).shape.cols() / 2;
+    if (plan_.root(part) != dy || !plan_.is_view(part) || plan_.value(part).offset % half != 0)
+      return 0;
+    GatedReverse::Half& to = g.half[plan_.value(part).offset == 0 ? 0 : 1];
+    if (to.b || s.in[0].cols != half || s.in[0].ld != d.out[0].ld) return 0;
+    to = {.h = s.in[1],
+          .b = s.in[2],
+          .dh = s.out[0],
+          .db = s.out[1],
+          .scale = attr<LinearAttr>(*s.step).scale,
+          .dh_adds = s.accumulates(0),
+          .db_adds = s.accumulates(1)};
+  }
+  return gated_reverse(queue, g) ? adapter + 2 - first : 0;
+}
+
 size_t Reverse::enqueue(const Queue& queue, size_t first) const {
   if (queue.arch != Arch::kSm90) return 0;
+  if (const size_t made = enqueue_gated(queue, first)) return made;
   if (const size_t made = enqueue_sums(queue, first)) return made;
   if (const size_t made = enqueue_attention(queue, first)) return made;
+  if (const size_t made = enqueue_adapted(queue, first)) return made;
   return enqueue_product(queue, first);
 }
 

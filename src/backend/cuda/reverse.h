@@ -3,8 +3,10 @@
 //
 //   linear · linear …    adapters of one product: dh and dB of all of them in one reading of dy
 //   attention · rope     dq and dk are turned back as they leave
-//   linear · linear      dx = dh A, and the product that adds to it
+//   linear · linear      dx = dh A, and the product that adds to it; of many tokens in turn
 //   linear · attention · rope   what attention needs to know of its gradient is made with it
+//   gated_act again · linear · linear · gated_act · linear · linear   an adapted product of what
+//     gated_act made, and the adapters of the product before it (gated_sums.h)
 #pragma once
 
 #include "backend/cuda/queue.h"
@@ -29,6 +31,9 @@ class Reverse {
   bool turns_back(size_t attention) const;
   size_t enqueue_attention(const Queue& queue, size_t first) const;
   size_t enqueue_product(const Queue& queue, size_t first) const;
+  size_t enqueue_adapted(const Queue& queue, size_t first) const;
+  bool is_read_once(ValueId v) const;
+  size_t enqueue_gated(const Queue& queue, size_t first) const;
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;

@@ -55,32 +55,34 @@ __device__ inline void barrier_expect(CopyBarrier* b, int bytes) {
                : "memory");
 #endif
 }
-// Stores to the shared memory of the cluster's block `rank` that complete as many bytes of its
-// barrier `b` (sm_90). All blocks must have started and made their barriers ready.
-__device__ inline void cluster_give(uint32_t* p, int rank, uint32_t x, CopyBarrier* b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-                   cluster_address(p, rank)),
-               "r"(x), "r"(cluster_address(b, rank))
-               : "memory");
-#endif
-}
-__device__ inline void cluster_give(uint2* p, int rank, uint2 x, CopyBarrier* b) {
+// The cluster's block `rank`: how far its shared memory lies from this one's.
+struct Neighbour {
+  uint32_t distance;
+  __device__ explicit Neighbour(int rank) {
+    extern __shared__ __align__(128) uint8_t any[];
+    distance = cluster_address(any, rank) - shared_address(any);
+  }
+  __device__ uint32_t at(const void* p) const { return shared_address(p) + distance; }
+};
+// Stores to the shared memory of a neighbour that complete as many bytes of its barrier `b`
+// (sm_90). All blocks must have started and made their barriers ready.
+__device__ inline void cluster_give(uint2* p, const Neighbour& to, uint2 x, CopyBarrier* b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(
-          cluster_address(p, rank)),
-      "r"(x.x), "r"(x.y), "r"(cluster_address(b, rank))
+          to.at(p)),
+      "r"(x.x), "r"(x.y), "r"(to.at(b))
       : "memory");
 #endif
 }
-__device__ inline void cluster_give(float* p, int rank, const Pack<float, 4>& x, CopyBarrier* b) {
+__device__ inline void cluster_give(float* p, const Neighbour& to, const Pack<float, 4>& x,
+                                    CopyBarrier* b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::
-          "r"(cluster_address(p, rank)),
+          "r"(to.at(p)),
       "r"(__float_as_uint(x.at[0])), "r"(__float_as_uint(x.at[1])), "r"(__float_as_uint(x.at[2])),
-      "r"(__float_as_uint(x.at[3])), "r"(cluster_address(b, rank))
+      "r"(__float_as_uint(x.at[3])), "r"(to.at(b))
       : "memory");
 #endif
 }

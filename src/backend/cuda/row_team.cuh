@@ -125,11 +125,11 @@ constexpr int kWarpPacks = 4, kBlockPacks = 2;
 constexpr int64_t kWarpColumns = 32 * kWide * kWarpPacks;
 
 // f(aligned, warp, packs, blocks, threads): how rows of T are shared out. Rows that start anywhere
-// are left to warps that read them twice.
+// are left to warps that read them twice. Where a row is much arithmetic, few blocks are no gain.
 template <typename T, typename F>
-void with_team(bool aligned, int64_t rows, int64_t cols, F&& f) {
+void with_team(bool aligned, int64_t rows, int64_t cols, F&& f, bool few_blocks = true) {
   if (rows == 0 || cols == 0) return;
-  const bool large = sizeof(T) == 2 && rows > kMostRows * kFewBlocks / 2 &&
+  const bool large = few_blocks && sizeof(T) == 2 && rows > kMostRows * kFewBlocks / 2 &&
                      rows <= int64_t{kMostRows} * kFewBlocks;
   const int each = large ? kMostRows : kLeastRows;
   const auto blocks = static_cast<unsigned>(divide_up(rows, each));

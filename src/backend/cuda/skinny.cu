@@ -92,8 +92,8 @@ struct SkinnyList::Impl {
     read.insert(read.end(), {Area(a), Area(b)});
     written.push_back(Area(y));
   }
-  void add(const Spread& s) {
-    SkinnyProblem& p = group.at[group.count - 1];
+  void add(SkinnyProblem& p, const Spread& s) {
+    if (p.spreads == 0) p.first_spread = group.spread_count;
     group.spread[group.spread_count] = s;
     group.spread[group.spread_count++].first_chunk = p.chunks;
     ++p.spreads;
@@ -194,7 +194,6 @@ void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, cons
   p.a_ld = static_cast<int>(a.ld);
   p.b_ld = static_cast<int>(b.ld);
   p.y_ld = static_cast<int>(y.ld);
-  p.first_spread = list.group.spread_count;
   list.tall = is_tall(p);
   if (p.kind != SkinnyKind::kWide) list.most_rank = std::max<int64_t>(list.most_rank, p.r);
   if (p.kind != SkinnyKind::kTurned)
@@ -206,17 +205,25 @@ void put_on_list(SkinnyList::Impl& list, SkinnyProblem p, const Operand& a, cons
   list.note(a, b, y);
 }
 
-// The column of the last problem's y at which `a` begins, where that is a narrow product whose
-// blocks may go on with it; else -1.
-int chained_column(const SkinnyList::Impl& list, const Operand& a, const Operand& y) {
-  if (list.group.count == 0 || list.group.spread_count == SkinnyGroup::kMost) return -1;
-  const SkinnyProblem& p = list.group.at[list.group.count - 1];
-  if (p.kind != SkinnyKind::kNarrow || p.accumulate || p.splits > 1 || p.k > kChainedDepth ||
-      p.chunks + divide_up(y.cols, kSpreadCols) > kChainedChunks || p.m >= kTallRows ||
-      p.m < kChainedRows || p.m != a.rows || p.y_ld != a.ld)
-    return -1;
-  const int64_t column = a.as<const Bf16>() - static_cast<const Bf16*>(p.y);
-  return column >= 0 && column + a.cols <= p.r ? static_cast<int>(column) : -1;
+// The problem of the list whose blocks may go on with a product of `a`: the narrow one that makes
+// it. `column`: where it does.
+SkinnyProblem* chained_problem(SkinnyList::Impl& list, const Operand& a, const Operand& y,
+                               int& column) {
+  if (list.group.spread_count == SkinnyGroup::kMost) return nullptr;
+  for (int i = list.group.count; i-- > 0;) {
+    SkinnyProblem& p = list.group.at[i];
+    // Spreads of a problem lie one after the other.
+    if (p.kind != SkinnyKind::kNarrow || p.accumulate || p.splits > 1 || p.k > kChainedDepth ||
+        p.chunks + divide_up(y.cols, kSpreadCols) > kChainedChunks || p.m >= kTallRows ||
+        p.m < kChainedRows || p.m != a.rows || p.y_ld != a.ld ||
+        (p.spreads > 0 && p.first_spread + p.spreads != list.group.spread_count))
+      continue;
+    const int64_t at = a.as<const Bf16>() - static_cast<const Bf16*>(p.y);
+    if (at < 0 || at + a.cols > p.r) continue;
+    column = static_cast<int>(at);
+    return &p;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -385,9 +392,9 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
            .accumulate = accumulate,
            .vectors = aligned16(b)};
   SkinnyList::Impl& list = *queue.skinny->impl;
-  s.column = chained_column(list, a, y);
-  if (s.column >= 0 && !list.waits(b, y)) {
-    list.add(s);
+  SkinnyProblem* maker = chained_problem(list, a, y, s.column);
+  if (maker != nullptr && !list.waits(b, y)) {
+    list.add(*maker, s);
     list.chained = true;
     list.note(a, b, y);
     return true;
@@ -399,7 +406,7 @@ bool wide_product(const Queue& queue, float alpha, bool accumulate, bool b_by_ra
                         .alpha = alpha,
                         .b_aligned = aligned16(a)};
   put_on_list(list_for(queue, is_tall(p), a, b, y, accumulate), p, a, b, y);
-  list.add(s);
+  list.add(list.group.at[list.group.count - 1], s);
   return true;
 }
 

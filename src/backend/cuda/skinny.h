@@ -5,7 +5,7 @@
 // They take less time than it takes to start them, so they are started together: each is put on
 // the queue's list, and flush() launches the list as one kernel. Whatever else goes to the stream
 // comes after flush(); a product that touches what one of the list writes flushes first, but for a
-// wide product of what the last narrow one makes: its blocks go on with it (y += B A x).
+// wide product of what a narrow one of them makes: its blocks go on with it (y += B A x).
 //
 // Each returns false, having done nothing, where the operands are not as it wants them; product()
 // takes those.

@@ -150,12 +150,14 @@ void softmax_fwd(const StepArgs& args) {
   with_activation(x.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Forward<T> p{cuda::rows<const T>(x), cuda::rows<T>(y), x.rows, static_cast<int>(x.cols)};
-    with_team<T>(wide_aligned(x, y), x.rows, x.cols,
-                 [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
-                   auto* kernel = softmax_fwd_kernel<T, aligned(), warp(), packs()>;
-                   prefer_shared(kernel);
-                   launch(queue(args), kernel, blocks, threads, 0, p);
-                 });
+    with_team<T>(
+        wide_aligned(x, y), x.rows, x.cols,
+        [&](auto aligned, auto warp, auto packs, unsigned blocks, int threads) {
+          auto* kernel = softmax_fwd_kernel<T, aligned(), warp(), packs()>;
+          prefer_shared(kernel);
+          launch(queue(args), kernel, blocks, threads, 0, p);
+        },
+        false);
   });
 }
 

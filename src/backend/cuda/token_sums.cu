@@ -2,7 +2,7 @@
 // A block takes a stripe of columns of the wide side, and a stretch of its rows, through shared
 // memory, 16 rows at a time. A warp has tiles of 16 columns: what is summed over rows stays in its
 // registers, and so do its rows of w; what is summed over columns is added up by warps for each
-// stage, and is a part of `made`. A second kernel adds the parts in order.
+// stage, and is a part of `made`. A second kernel adds the parts (parts.h).
 //
 // Stripes are as wide, and stretches as long, as makes the parts fewest: the wider, the more of a
 // page of memory is read at once.
@@ -11,6 +11,7 @@
 
 #include "backend/cuda/attention_mma.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/parts.h"
 #include "backend/cuda/skinny.h"
 #include "backend/cuda/token_sums.h"
 
@@ -19,7 +20,8 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kStages = 6;
 constexpr int kRows = 16;  // of a stage
-constexpr int kMostSums = 8;
+constexpr int kMostSums = static_cast<int>(kMostTokenSums);
+static_assert(2 * kMostSums <= AllParts::kMost);  // dA and dB of each
 constexpr int kLeastTiles = 4;                     // of 16 columns, of a stripe
 constexpr int kLeastStages = 4;                    // of a block
 constexpr int64_t kLeastTokens = 2048;             // fewer: what starts and adds costs more,
@@ -209,65 +211,6 @@ __global__ void __launch_bounds__(kThreads, kBeside<NT, kBoth>)
     }
 }
 
-// ---- adding parts
-
-struct Parts {
-  const float* from = nullptr;  // [parts, rows, r]
-  void* y = nullptr;
-  int row_step = 0, rank_step = 0;
-  int parts = 0, rows = 0, r = 0, first_block = 0;
-  float alpha = 1.0f;
-  bool adds = false, half = false;  // bf16
-};
-struct AllParts {
-  Parts at[2 * kMostSums] = {};
-  int count = 0;
-};
-
-constexpr int kSharers = 8, kQuads = kThreads / kSharers;
-
-__global__ void __launch_bounds__(kThreads) add_parts_kernel(const __grid_constant__ AllParts all) {
-  __shared__ Pack<float, 4> shared[kSharers][kQuads];
-  begin_kernel();
-  int at = all.count - 1;
-  while (all.at[at].first_block > static_cast<int>(blockIdx.x)) --at;
-  const Parts& p = all.at[at];
-  const int quad = threadIdx.x % kQuads, sharer = threadIdx.x / kQuads;
-  const int64_t e =
-      4 * (static_cast<int64_t>(static_cast<int>(blockIdx.x) - p.first_block) * kQuads + quad);
-  const int64_t size = static_cast<int64_t>(p.rows) * p.r;
-  const int each = (p.parts + kSharers - 1) / kSharers;
-  const int first = sharer * each, last = min(p.parts, first + each);
-  Pack<float, 4> sum{};
-  if (e < size) {
-#pragma unroll 8
-    for (int i = first; i < last; ++i) {
-      const Pack<float, 4> x = load<4>(p.from + i * size + e);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum.at[j] += x.at[j];
-    }
-  }
-  shared[sharer][quad] = sum;
-  __syncthreads();
-  if (sharer > 0 || e >= size) return;
-  for (int i = 1; i < kSharers; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) sum.at[j] += shared[i][quad].at[j];
-  const int64_t row = e / p.r;
-  const int rank = static_cast<int>(e - row * p.r);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int64_t to = row * p.row_step + static_cast<int64_t>(rank + j) * p.rank_step;
-    if (p.half) {
-      Bf16* y = static_cast<Bf16*>(p.y) + to;
-      *y = from_f32<Bf16>(fmaf(p.alpha, sum.at[j], p.adds ? to_f32(*y) : 0.0f));
-    } else {
-      float* y = static_cast<float*>(p.y) + to;
-      *y = fmaf(p.alpha, sum.at[j], p.adds ? *y : 0.0f);
-    }
-  }
-}
-
 // ---- launches
 
 bool fits(const TokenSum& s, int64_t tokens, bool both) {
@@ -333,11 +276,9 @@ bool launch_sums(const Queue& queue, std::span<const TokenSum> sums, void* scrat
            .chunk = static_cast<int>(divide_up(divide_up(tokens, kRows), shares.chunks)) * kRows};
   AllParts parts{};
   auto* free = static_cast<float*>(scratch);
-  int stripe = 0, blocks = 0;
-  auto add = [&](Parts p) {
-    p.first_block = blocks;
-    blocks += static_cast<int>(divide_up(static_cast<int64_t>(p.rows) * p.r, 4 * kQuads));
-    parts.at[parts.count++] = p;
+  int stripe = 0;
+  auto add = [&](const Parts& p) {
+    parts.add(p);
     free += static_cast<int64_t>(p.parts) * p.rows * p.r;
   };
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -381,7 +322,7 @@ bool launch_sums(const Queue& queue, std::span<const TokenSum> sums, void* scrat
   }
   launch(queue, kernel, static_cast<unsigned>(shares.stripes * shares.chunks), kThreads, shared(),
          all);
-  launch(queue, add_parts_kernel, static_cast<unsigned>(blocks), kThreads, 0, parts);
+  add_parts(queue, parts);
   return true;
 }
 

@@ -20,6 +20,7 @@ struct TokenSum {
 
 // Bytes of the scratch that token_sums() is given.
 constexpr size_t kTokenSumsScratch = Blas::kWorkspace;
+constexpr size_t kMostTokenSums = 8;
 
 // Sums of as many tokens, all of them with w or none. False, having done nothing, where operands
 // are not as it wants them or too few.

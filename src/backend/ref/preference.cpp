@@ -12,15 +12,21 @@
 namespace wick::ref {
 namespace {
 
-// log softmax(x[m] wᵀ / τ)
+// log softmax(Σ x[m] wᵀ / τ) over the pairs of x and w, and the logarithm it is less.
 template <class S>
-std::vector<Sum<S>> log_probabilities(const In<S>& x, int64_t m, const In<S>& w,
-                                      double temperature) {
-  std::vector<Sum<S>> z(static_cast<size_t>(w.rows));
+struct LogProbabilities {
+  std::vector<Sum<S>> of;
+  Sum<S> lse;
+};
+template <class S>
+LogProbabilities<S> log_probabilities(const std::vector<In<S>>& x, const std::vector<In<S>>& w,
+                                      int64_t m, double temperature) {
+  std::vector<Sum<S>> z(static_cast<size_t>(w[0].rows));
   double largest = -std::numeric_limits<double>::infinity();
-  for (int64_t v = 0; v < w.rows; ++v) {
+  for (int64_t v = 0; v < w[0].rows; ++v) {
     Sum<S>& at = z[static_cast<size_t>(v)];
-    for (int64_t d = 0; d < w.cols; ++d) at += x(m, d) * w(v, d);
+    for (size_t i = 0; i < x.size(); ++i)
+      for (int64_t d = 0; d < w[i].cols; ++d) at += x[i](m, d) * w[i](v, d);
     at /= temperature;
     largest = std::max(largest, real_part(at));
   }
@@ -28,8 +34,30 @@ std::vector<Sum<S>> log_probabilities(const In<S>& x, int64_t m, const In<S>& w,
   for (Sum<S> at : z) total += std::exp(at - Sum<S>(largest));
   const Sum<S> lse = Sum<S>(largest) + std::log(total);
   for (Sum<S>& at : z) at -= lse;
-  return z;
+  return {std::move(z), lse};
 }
+
+// kl_head's operands, whose order is the same in both directions from input `x_at` on but for the
+// sums that backward has before h.
+template <class S>
+struct Kl {
+  std::vector<In<S>> x, w, tx, tw;  // the student's may have a second pair: h and b
+  Ints targets;
+  double temperature;
+  Kl(const StepArgs& args, size_t x_at, size_t h_at)
+      : x{In<S>(args.in[x_at])},
+        w{In<S>(args.in[x_at + 1])},
+        tx{In<S>(args.in[x_at + 2])},
+        tw{In<S>(args.in[x_at + 3])},
+        targets(args.in[x_at + 4]),
+        temperature(static_cast<double>(attr_of<KlAttr>(args).temperature)) {
+    if (!args.in[h_at]) return;
+    x.push_back(In<S>(args.in[h_at]));
+    w.push_back(In<S>(args.in[h_at + 1]));
+  }
+  LogProbabilities<S> student(int64_t m) const { return log_probabilities(x, w, m, temperature); }
+  LogProbabilities<S> teacher(int64_t m) const { return log_probabilities(tx, tw, m, temperature); }
+};
 
 }  // namespace
 
@@ -60,36 +88,70 @@ void preference_loss_bwd(const StepArgs& args) {
 
 template <class S>
 void kl_head_fwd(const StepArgs& args) {
-  In<S> x(args.in[0]), w(args.in[1]), tx(args.in[2]), tw(args.in[3]);
-  Ints targets(args.in[4]);
-  Out<S> kl(args, 0), dkl_dx(args, 1);  // [M], [M, D]
-  const double temperature = static_cast<double>(attr_of<KlAttr>(args).temperature);
-  for (int64_t m = 0; m < x.rows; ++m) {
-    if (targets[m] < 0) {
+  const Kl<S> of(args, 0, 5);
+  Out<S> kl(args, 0), lse(args, 2);  // [M], [M, 2]
+  std::vector<Out<S>> slopes;        // dkl_dx [M, D], dkl_dh [M, R]
+  for (size_t i = 0; i < of.x.size(); ++i) slopes.emplace_back(args, i == 0 ? 1 : 3);
+  for (int64_t m = 0; m < of.x[0].rows; ++m) {
+    if (of.targets[m] < 0) {
       kl.put(m, 0);
-      for (int64_t d = 0; dkl_dx && d < x.cols; ++d) dkl_dx.put(m, d, 0);
+      for (int64_t side = 0; lse && side < 2; ++side) lse.put(m, side, 0);
+      for (const Out<S>& slope : slopes)
+        for (int64_t d = 0; slope && d < slope.cols; ++d) slope.put(m, d, 0);
       continue;
     }
-    const std::vector<Sum<S>> p = log_probabilities(x, m, w, temperature),
-                              q = log_probabilities(tx, m, tw, temperature);
+    const auto [p, student_lse] = of.student(m);
+    const auto [q, teacher_lse] = of.teacher(m);
     Sum<S> sum = 0;
     for (size_t v = 0; v < p.size(); ++v) sum += std::exp(q[v]) * (q[v] - p[v]);
     kl.put(m, sum);
-    for (int64_t d = 0; dkl_dx && d < x.cols; ++d) {
-      Sum<S> slope = 0;
-      for (size_t v = 0; v < p.size(); ++v)
-        slope += (std::exp(p[v]) - std::exp(q[v])) * w(static_cast<int64_t>(v), d);
-      dkl_dx.put(m, d, slope / temperature);
+    if (lse) {
+      lse.put(m, 0, student_lse);
+      lse.put(m, 1, teacher_lse);
     }
+    for (size_t i = 0; i < slopes.size(); ++i)
+      for (int64_t d = 0; slopes[i] && d < slopes[i].cols; ++d) {
+        Sum<S> slope = 0;
+        for (size_t v = 0; v < p.size(); ++v)
+          slope += (std::exp(p[v]) - std::exp(q[v])) * of.w[i](static_cast<int64_t>(v), d);
+        slopes[i].put(m, d, slope / of.temperature);
+      }
   }
 }
 
 template <class S>
 void kl_head_bwd(const StepArgs& args) {
-  In<S> dkl(args.in[0]), dkl_dx(args.in[1]);  // [M], [M, D]
-  Out<S> dx(args, 0);                         // [M, D]
-  for (int64_t m = 0; m < dx.rows; ++m)
-    for (int64_t d = 0; d < dx.cols; ++d) dx.put(m, d, dkl[m] * dkl_dx(m, d));
+  In<S> dkl(args.in[0]);  // [M]
+  for (size_t i : {0, 1}) {
+    // dx [M, D] = dkl dkl_dx, dh [M, R] the same.
+    Out<S> dx(args, static_cast<int>(2 * i));
+    if (!dx) continue;
+    In<S> slope(args.in[i == 0 ? 1 : 10]);
+    for (int64_t m = 0; m < dx.rows; ++m)
+      for (int64_t d = 0; d < dx.cols; ++d) dx.put(m, d, dkl[m] * slope(m, d));
+  }
+  Out<S> dw(args, 1), db(args, 3);  // [V, D], [V, R]
+  if (!dw && !db) return;
+  const Kl<S> of(args, 2, 8);
+  std::vector<std::vector<Sum<S>>> g;  // of the logits, by row; empty for those that are ignored
+  for (int64_t m = 0; m < of.x[0].rows; ++m) {
+    g.emplace_back();
+    if (of.targets[m] < 0) continue;
+    const std::vector<Sum<S>> p = of.student(m).of, q = of.teacher(m).of;
+    for (size_t v = 0; v < p.size(); ++v)
+      g.back().push_back(dkl[m] * (std::exp(p[v]) - std::exp(q[v])) / of.temperature);
+  }
+  for (size_t i = 0; i < of.x.size(); ++i) {
+    const Out<S>& to = i == 0 ? dw : db;
+    for (int64_t v = 0; to && v < to.rows; ++v)
+      for (int64_t d = 0; d < to.cols; ++d) {
+        Sum<S> sum = 0;
+        for (size_t m = 0; m < g.size(); ++m)
+          if (!g[m].empty())
+            sum += g[m][static_cast<size_t>(v)] * of.x[i](static_cast<int64_t>(m), d);
+        to.put(v, d, sum);
+      }
+  }
 }
 
 WICK_REF_KERNEL(preference_loss_fwd);

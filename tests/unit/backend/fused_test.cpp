@@ -134,6 +134,7 @@ struct Adapted {
   bool bias, gated;
   std::vector<Part> parts;
   int64_t turned = 0, head = 64;  // columns that rope turns
+  int64_t lanes = 1;              // equal ranges of rows, each with parameters of its own
 };
 
 // y = x wᵀ + bias + scale (x aᵀ) bᵀ per part, and the gate of it, or the rope of its first columns.
@@ -147,16 +148,29 @@ void run(Backend& backend, const Adapted& s) {
   const ValueId w = r.weight("w", {s.cols, s.depth}, DType::kBF16);
   const ValueId bias = r.weight("bias", {s.cols}, DType::kBF16);
   for (const Part& p : s.parts) count += p.cols * p.rank;
-  const ValueId params = r.state("params", {ranks * s.depth + count}, DType::kF32);
+  const int64_t each = ranks * s.depth + count, rows = s.rows / s.lanes;
+  const ValueId params = r.state("params", {s.lanes * each}, DType::kF32);
   ValueId y = r.linear(x, w);
   if (s.bias) y = r.bias(y, bias);
-  const ValueId h = r.linear(x, r.flat(params, 0, {ranks, s.depth}, "a"));
-  int64_t rank = 0, at = ranks * s.depth;
-  for (const Part& p : s.parts) {
-    r.linear_into(r.cols(y, p.first, p.first + p.cols), r.cols(h, rank, rank + p.rank),
-                  r.flat(params, at, {p.cols, p.rank}, "b"), kScale);
-    rank += p.rank;
-    at += p.cols * p.rank;
+  const ValueId h = r.temp("h", {s.rows, ranks}, DType::kBF16);
+  auto own = [&](ValueId v, int64_t lane) {
+    return s.lanes > 1 ? r.rows(v, lane * rows, (lane + 1) * rows) : v;
+  };
+  for (int64_t lane = 0; lane < s.lanes; ++lane)
+    r.append({Op::kLinear,
+              Dir::kForward,
+              {own(x, lane), r.flat(params, lane * each, {ranks, s.depth}, "a"), kNone},
+              {{own(h, lane)}},
+              LinearAttr{}});
+  for (int64_t lane = 0; lane < s.lanes; ++lane) {
+    int64_t rank = 0, at = lane * each + ranks * s.depth;
+    for (const Part& p : s.parts) {
+      r.linear_into(r.cols(own(y, lane), p.first, p.first + p.cols),
+                    r.cols(own(h, lane), rank, rank + p.rank),
+                    r.flat(params, at, {p.cols, p.rank}, "b"), kScale);
+      rank += p.rank;
+      at += p.cols * p.rank;
+    }
   }
   plan.results = {y, h};
   const ValueId made = s.gated ? r.gated_act(y, Act::kSilu) : kNone;
@@ -170,8 +184,7 @@ void run(Backend& backend, const Adapted& s) {
 
   const auto xs = random(s.rows * s.depth, 1, 1.0f), bs = random(s.cols, 2, 1.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.depth));
-  const auto ws = random(s.cols * s.depth, 3, scale),
-             ps = random(ranks * s.depth + count, 4, scale);
+  const auto ws = random(s.cols * s.depth, 3, scale), ps = random(s.lanes * each, 4, scale);
   Bindings bindings(plan.values.size());
   for (const auto& [id, data] : {std::pair{w, &ws}, std::pair{bias, &bs}}) {
     BufferPtr buffer = backend.allocate(DType::kBF16, static_cast<int64_t>(data->size()));
@@ -197,19 +210,20 @@ void run(Backend& backend, const Adapted& s) {
     return data;
   };
   const std::vector<bf16> got_y = read(y), got_h = read(h);
-  auto dot = [&](int64_t m, const std::vector<float>& rows, int64_t n) {
+  auto dot = [&](int64_t m, const std::vector<float>& from, int64_t n, int64_t first = 0) {
     double sum = 0;
     for (int64_t k = 0; k < s.depth; ++k)
       sum += double{xs[static_cast<size_t>(m * s.depth + k)]} *
-             rows[static_cast<size_t>(n * s.depth + k)];
+             from[static_cast<size_t>(first + n * s.depth + k)];
     return sum;
   };
   std::vector<double> want_h, want_y, want_made;
   for (int64_t m = 0; m < s.rows; ++m) {
-    for (int64_t i = 0; i < ranks; ++i) want_h.push_back(dot(m, ps, i));
+    const int64_t first = m / rows * each;
+    for (int64_t i = 0; i < ranks; ++i) want_h.push_back(dot(m, ps, i, first));
     for (int64_t n = 0; n < s.cols; ++n) {
       double sum = dot(m, ws, n) + (s.bias ? bs[static_cast<size_t>(n)] : 0.0f);
-      int64_t first_rank = 0, b_at = ranks * s.depth;
+      int64_t first_rank = 0, b_at = first + ranks * s.depth;
       for (const Part& p : s.parts) {
         for (int64_t i = 0; i < p.rank && n >= p.first && n < p.first + p.cols; ++i)
           sum += kScale * to_float(got_h[static_cast<size_t>(m * ranks + first_rank + i)]) *
@@ -280,10 +294,19 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
       {512, 264, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 1024},
       {500, 328, 576, false, false, {{0, 576, 16}}, 512},
       {449, 272, 640, true, false, {{64, 320, 16}, {448, 64, 8}}},
+      {512, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {2048, 200, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {768, 136, 136, false, false, {{0, 136, 12}}, 0, 64, 3},
+      {1024, 200, 512, false, false, {{0, 512, 64}}, 0, 64, 2},
+      {512, 136, 528, false, true, {{0, 264, 8}, {264, 264, 8}}, 0, 64, 2},
+      {1280, 136, 1424, false, true, {{0, 712, 24}, {712, 712, 8}}, 0, 64, 5},
+      {600, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {1960, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
+      {1470, 136, 528, false, true, {{0, 264, 16}, {264, 264, 16}}, 0, 64, 3},
   };
   for (const Adapted& s : all) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
-                                    << s.parts.front().rank);
+                                    << s.parts.front().rank << ", lanes " << s.lanes);
     run(*backend, s);
   }
 }

@@ -18,7 +18,7 @@ using Values = std::vector<std::pair<ValueId, std::vector<float>>>;
 
 struct Reversed {
   Plan plan;
-  Values feeds, states;                                        // bf16 and f32; f32
+  Values feeds, states, weights;                               // bf16 and f32; f32; bf16
   std::vector<std::pair<ValueId, std::vector<int32_t>>> ints;  // feeds
 };
 
@@ -34,6 +34,13 @@ std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, con
   for (const auto& [id, data] : r.states) {
     BufferPtr buffer = backend->allocate(DType::kF32, static_cast<int64_t>(data.size()));
     backend->upload(*buffer, DType::kF32, 0, static_cast<int64_t>(data.size()), data.data());
+    bindings[static_cast<size_t>(id)] = buffer;
+  }
+  for (const auto& [id, data] : r.weights) {
+    std::vector<bf16> halves;
+    for (float v : data) halves.push_back(to_bf16(v));
+    BufferPtr buffer = backend->allocate(DType::kBF16, static_cast<int64_t>(data.size()));
+    backend->upload(*buffer, DType::kBF16, 0, static_cast<int64_t>(data.size()), halves.data());
     bindings[static_cast<size_t>(id)] = buffer;
   }
   const std::unique_ptr<Program> program = backend->compile(r.plan, bindings, nullptr);
@@ -209,6 +216,87 @@ TEST_F(Reverse, RopeInItsAttentionIsTheSteps) {
       a.causal_self = true;
       expect_same(attention_and_rope(tokens, a, segment));
     }
+}
+
+struct Gated {
+  int64_t rows, depth, half, out;
+  int64_t gate_rank, up_rank, down_rank;
+  Act act;
+  bool again;  // what the gate made is made again in the reverse pass
+};
+
+// An adapted product, the gate of it, an adapted product of that, and their reverse.
+Reversed gated(const Gated& s) {
+  Reversed made;
+  Recorder r(made.plan, true, DType::kBF16);
+  auto param = [&](const char* name, int64_t rows, int64_t cols, uint64_t seed) {
+    const ValueId id = r.state(name, {rows, cols}, DType::kF32);
+    made.states.push_back({id, random(rows * cols, seed, 0.1f)});
+    return id;
+  };
+  auto sum = [&](const char* name, int64_t rows, int64_t cols) {
+    const ValueId id = r.temp(name, {rows, cols}, DType::kF32);
+    made.plan.results.push_back(id);
+    return id;
+  };
+  constexpr float kScale = 1.5f;
+  const int64_t ranks = s.gate_rank + s.up_rank;
+  const ValueId x = r.feed("x", {s.rows, s.depth}, DType::kBF16);
+  const ValueId dz = r.feed("dz", {s.rows, s.out}, DType::kBF16);
+  const ValueId w = r.weight("w", {2 * s.half, s.depth}, DType::kBF16);
+  const ValueId v = r.weight("v", {s.out, s.half}, DType::kBF16);
+  const ValueId a = param("a", ranks, s.depth, 1), gate_b = param("gate_b", s.half, s.gate_rank, 2),
+                up_b = param("up_b", s.half, s.up_rank, 3),
+                down_a = param("down_a", s.down_rank, s.half, 4),
+                down_b = param("down_b", s.out, s.down_rank, 5);
+  const ValueId y = r.linear(x, w), h = r.linear(x, a);
+  r.linear_into(r.cols(y, 0, s.half), r.cols(h, 0, s.gate_rank), gate_b, kScale);
+  r.linear_into(r.cols(y, s.half, 2 * s.half), r.cols(h, s.gate_rank, ranks), up_b, kScale);
+  const ValueId gated = r.gated_act(y, s.act);
+  const Step gate = made.plan.steps.back();
+  const ValueId z = r.linear(gated, v), down_h = r.linear(gated, down_a);
+  r.linear_into(z, down_h, down_b, kScale);
+
+  const ValueId ddown_h = r.temp("ddown_h", {s.rows, s.down_rank}, DType::kBF16);
+  const ValueId dgated = r.temp("dgated", {s.rows, s.half}, DType::kBF16);
+  const ValueId dy = r.temp("dy", {s.rows, 2 * s.half}, DType::kBF16);
+  const ValueId dh = r.temp("dh", {s.rows, ranks}, DType::kBF16);
+  const ValueId dx = r.temp("dx", {s.rows, s.depth}, DType::kBF16);
+  auto reverse = [&](std::vector<ValueId> inputs, std::vector<Output> outputs, float scale) {
+    r.append(
+        {Op::kLinear, Dir::kBackward, std::move(inputs), std::move(outputs), LinearAttr{scale}});
+  };
+  reverse({dz, down_h, down_b}, {{ddown_h}, {sum("ddown_b", s.out, s.down_rank)}, {}}, kScale);
+  ValueId read = gated;
+  if (s.again) {
+    Step again = gate;
+    read = again.outputs[0].value = r.temp("again", {s.rows, s.half}, DType::kBF16);
+    r.append(std::move(again));
+  }
+  reverse({ddown_h, read, down_a}, {{dgated}, {sum("ddown_a", s.down_rank, s.half)}, {}}, 1.0f);
+  reverse({dz, kNone, v}, {{dgated, OutMode::kAccumulate}, {}, {}}, 1.0f);
+  r.append({Op::kGatedAct, Dir::kBackward, {dgated, y}, {{dy}}, GatedActAttr{s.act}});
+  reverse({r.cols(dy, s.half, 2 * s.half), r.cols(h, s.gate_rank, ranks), up_b},
+          {{r.cols(dh, s.gate_rank, ranks)}, {sum("dup_b", s.half, s.up_rank)}, {}}, kScale);
+  reverse({r.cols(dy, 0, s.half), r.cols(h, 0, s.gate_rank), gate_b},
+          {{r.cols(dh, 0, s.gate_rank)}, {sum("dgate_b", s.half, s.gate_rank)}, {}}, kScale);
+  reverse({dh, x, a}, {{dx}, {sum("da", ranks, s.depth)}, {}}, 1.0f);
+  reverse({dy, kNone, w}, {{dx, OutMode::kAccumulate}, {}, {}}, 1.0f);
+  for (ValueId id : {z, down_h, dh, dx}) made.plan.results.push_back(id);
+
+  made.feeds = {{x, random(s.rows * s.depth, 6, 1.0f)}, {dz, random(s.rows * s.out, 7, 1.0f)}};
+  made.weights = {{w, random(2 * s.half * s.depth, 8, 0.02f)},
+                  {v, random(s.out * s.half, 9, 0.1f)}};
+  return made;
+}
+
+TEST_F(Reverse, AGateBetweenAdaptersIsTheSteps) {
+  for (const Gated& s : {Gated{2051, 2056, 8200, 72, 16, 16, 16, Act::kSilu, true},
+                         Gated{2048, 2056, 8192, 136, 8, 16, 8, Act::kGeluTanh, false},
+                         Gated{2300, 136, 8224, 136, 16, 8, 16, Act::kSilu, true}}) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.half);
+    expect_same(gated(s));
+  }
 }
 
 }  // namespace

@@ -187,6 +187,16 @@ TEST_F(DataTest, ATemplateThatLeavesToolCallsOutIsNamed) {
   EXPECT_NE(set.issues()[0].what.find("tool calls of messages[0]"), std::string::npos);
 }
 
+TEST_F(DataTest, ATemplateThatLeavesToolsOutIsNamed) {
+  const std::string row = one_line(R"({"messages": [{"role": "user", "content": "use zebra"},
+      {"role": "assistant", "content": "no"}], "tools": [{"name": "zebra"}]})");
+  ExampleSet set = load("{\"text\": \"a\"}\n" + row);
+  ASSERT_EQ(set.issues().size(), 1u);
+  EXPECT_NE(set.issues()[0].what.find("does not write the row's tools"), std::string::npos);
+  EXPECT_EQ(set.issues()[0].line, 2);
+  EXPECT_TRUE(load(row, kToolTemplate).issues().empty());
+}
+
 TEST_F(DataTest, ToolsMayBeAString) {
   const char* row = R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": "b"}], "tools": "[{\"name\": \"f\"}]"})";

@@ -162,37 +162,45 @@ TEST(Decode, ARowsBitsAreItsOwn) {
   }
 }
 
-// Likeliest tokens of a walk on the device are those of its logits.
-TEST(Decode, AWalkInBf16FollowsItsLogits) {
-  const ModelConfig config = even_config();
+// Likeliest tokens of a walk on the device are those of its logits, each time, however many layers
+// hand on numbers to the next.
+void follows_its_logits(const std::string& device, int32_t layers, int32_t slots) {
+  ModelConfig config = even_config();
+  config.layers = layers;
+  config.windows.assign(static_cast<size_t>(layers), 0);
+  config.windows.back() = 3;
   constexpr int32_t kSteps = 8;
-  for (const std::string& device : backend_names()) {
-    for (int32_t slots : {1, 3}) {
-      const auto backend = open_backend({.device = device, .threads = 2});
-      ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
-      weights.compute_in(device == "ref" ? DType::kF32 : DType::kBF16);
-      weights.quantize_to(DType::kQ8G32);
-      DecoderEngine engine(*backend, config, weights, {}, nullptr, slots, 16);
-      std::vector<SlotToken> first, run;
-      for (int32_t slot = 0; slot < slots; ++slot) first.push_back({17 * slot + 3, slot, 0, true});
-      run = first;
-      std::vector<int32_t> wanted, drawn;
-      std::vector<float> logits;
-      for (int32_t step = 0; step < kSteps; ++step) {
-        engine.run(run, logits);
-        for (int32_t slot = 0; slot < slots; ++slot) {
-          const auto row = logits.begin() + slot * config.vocab;
-          const auto id = static_cast<int32_t>(std::max_element(row, row + config.vocab) - row);
-          wanted.push_back(id);
-          run[static_cast<size_t>(slot)] = {id, slot, step + 1, true};
-        }
-      }
-      engine.walk_from(first, {});
-      engine.walk(kSteps);
-      engine.walked(kSteps, drawn);
-      EXPECT_EQ(drawn, wanted) << device << ", " << slots << " rows";
+  const auto backend = open_backend({.device = device, .threads = 2});
+  ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+  weights.compute_in(device == "ref" ? DType::kF32 : DType::kBF16);
+  weights.quantize_to(DType::kQ8G32);
+  DecoderEngine engine(*backend, config, weights, {}, nullptr, slots, 16);
+  std::vector<SlotToken> first, run;
+  for (int32_t slot = 0; slot < slots; ++slot) first.push_back({17 * slot + 3, slot, 0, true});
+  run = first;
+  std::vector<int32_t> wanted, drawn;
+  std::vector<float> logits;
+  for (int32_t step = 0; step < kSteps; ++step) {
+    engine.run(run, logits);
+    for (int32_t slot = 0; slot < slots; ++slot) {
+      const auto row = logits.begin() + slot * config.vocab;
+      const auto id = static_cast<int32_t>(std::max_element(row, row + config.vocab) - row);
+      wanted.push_back(id);
+      run[static_cast<size_t>(slot)] = {id, slot, step + 1, true};
     }
   }
+  for (int again = 0; again < 3; ++again) {
+    engine.walk_from(first, {});
+    engine.walk(kSteps);
+    engine.walked(kSteps, drawn);
+    EXPECT_EQ(drawn, wanted) << device << ", " << slots << " rows, " << layers << " layers";
+  }
+}
+
+TEST(Decode, AWalkInBf16FollowsItsLogits) {
+  for (const std::string& device : backend_names())
+    for (int32_t layers : {1, 2, 5})
+      for (int32_t slots : {1, 3}) follows_its_logits(device, layers, slots);
 }
 
 // The tokens that a back end draws itself are those that the host draws from its logits.

@@ -2,10 +2,12 @@
 #include "io/model_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <optional>
 
+#include "base/check.h"
 #include "unit/io/temporary_folder.h"
 
 namespace wick {
@@ -58,6 +60,15 @@ TEST(ModelFolder, SaysWhatAFolderIsInstead) {
   EXPECT_PRED2(contains, open_error(folder / "broken"), "config.json:1:2: not valid JSON");
   folder.write("list/config.json", "[]");
   EXPECT_PRED2(contains, open_error(folder / "list"), "expected an object");
+}
+
+TEST(ModelFolder, DoesNotWaitForAPipe) {
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    TemporaryFolder folder("model_pipe");
+    if (name != std::string("config.json")) folder.write("config.json", "{}");
+    ASSERT_EQ(::mkfifo((folder / name).c_str(), 0600), 0);
+    EXPECT_PRED2(contains, open_error(folder.path()), cat(name, ": is a named pipe"));
+  }
 }
 
 TEST(ModelFolder, FindsHubNamesInTheCache) {
