@@ -156,7 +156,8 @@ size_t Fused::enqueue(const Queue& queue, size_t first) const {
     gated.made = args(end).out[0];
     gated.act = attr<GatedActAttr>(plan_.steps[end]).act;
     if (fused_product(queue, gated)) return adding + 2;
-    if (const size_t made = enqueue_gated(queue, first, end, gated)) return made;
+    if (p.lanes == 1)
+      if (const size_t made = enqueue_gated(queue, first, end, gated)) return made;
   }
   if (adding == 0) return 0;
   if (can_turn(first, end, p)) {

@@ -303,6 +303,7 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
       {600, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
       {1960, 136, 1152, true, false, {{0, 896, 8}, {1024, 128, 8}}, 0, 64, 4},
       {1470, 136, 528, false, true, {{0, 264, 16}, {264, 264, 16}}, 0, 64, 3},
+      {2048, 16, 16384, false, true, {{0, 8192, 8}, {8192, 8192, 8}}, 0, 64, 2},
   };
   for (const Adapted& s : all) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
