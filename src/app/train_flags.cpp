@@ -202,8 +202,6 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
       throw UsageError("--scale and --alpha say the same thing (scale = alpha / rank); give one");
     if (args.source("scale") > args.source("alpha")) o.alpha = scale * static_cast<double>(o.rank);
   }
-  if (args.given("resume") && o.resume && args.given("init-adapter"))
-    throw UsageError("--resume goes on with its own adapter; leave --init-adapter out");
   if (random_weights && o.fine_tune_type != "full")
     throw UsageError(
         "--random-weights needs --fine-tune-type full; an adapter on random weights "

@@ -3,6 +3,7 @@
 // watching.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -233,16 +234,11 @@ TEST_F(Loop, ResumingOnOtherWeightsIsAChange) {
 }
 
 // The reference of DPO is the state before the first update, which is computed again.
-TEST_F(Loop, ResumingWithAnotherStartOfItsReferenceIsAChange) {
+TEST_F(Loop, ResumingKeepsTheStartOfItsReference) {
   const std::string pairs =
       folder_.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
-  for (const char* seed : {"1", "2"})
-    ASSERT_EQ(
-        wick({"train", "--model", folder_.path("model"), "--data", pairs, "--loss", "dpo",
-              "--epochs", "2", "--seed", seed, "--adapter-path", folder_.path(cat("start", seed))})
-            .code,
-        0);
-  auto run = [&](const char* seed, bool resume) {
+  auto run = [&](const std::string& out, std::vector<std::string> more,
+                 const OnOutput& on_output = {}) {
     std::vector<std::string> words = {"train",
                                       "--model",
                                       folder_.path("model"),
@@ -250,20 +246,37 @@ TEST_F(Loop, ResumingWithAnotherStartOfItsReferenceIsAChange) {
                                       pairs,
                                       "--loss",
                                       "dpo",
-                                      "--epochs",
-                                      "2",
+                                      "--date",
+                                      "2026-01-02",
+                                      "--json",
                                       "--adapter-path",
-                                      folder_.path("dpo"),
-                                      "--init-adapter",
-                                      folder_.path(cat("start", seed))};
-    if (resume) words.push_back("--resume");
-    return wick(words);
+                                      folder_.path(out),
+                                      "--steps-per-report",
+                                      "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return wick(words, {}, on_output);
   };
-  ASSERT_EQ(run("1", false).code, 0);
-  EXPECT_EQ(run("1", true).code, 0);
-  const CliResult other = run("2", true);
-  EXPECT_EQ(other.code, 1);
-  EXPECT_NE(other.err.find("init_adapter: was"), std::string::npos) << other.err;
+  for (const char* seed : {"1", "2"})
+    ASSERT_EQ(run(cat("start", seed), {"--epochs", "20", "--rank", "4", "--seed", seed}).code, 0);
+  const std::vector<std::string> from = {"--epochs", "400", "--init-adapter",
+                                         folder_.path("start1")};
+  ASSERT_EQ(run("whole", from).code, 0);
+  bool sent = false;
+  const CliResult cut = run("cut", from, [&](const std::string& out, int pid) {
+    if (!sent && out.find("\"step\"") != std::string::npos) sent = kill(pid, SIGINT) == 0;
+  });
+  ASSERT_EQ(cut.code, 130) << cut.err;
+  std::vector<std::string> again = from;
+  again.push_back("--resume");
+  std::vector<std::string> other = again;
+  other[3] = folder_.path("start2");
+  const CliResult refused = run("cut", other);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("init_adapter: was"), std::string::npos) << refused.err;
+  const CliResult resumed = run("cut", again);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(contents(folder_.path("cut/adapter_model.safetensors")),
+            contents(folder_.path("whole/adapter_model.safetensors")));
 }
 
 // A device in the place of a file is written to, and never replaced by one.
