@@ -79,8 +79,8 @@ class Opened {
           if (!out) continue;
           const Arg& arg = c.arg((dir == Dir::kForward ? c.fwd_out : c.bwd_out)[i]);
           if (first) {
-            wrong = compare(c, arg, out->contents(), want[i], norms[i], has_units(),
-                            has_integers());
+            wrong =
+                compare(c, arg, out->contents(), want[i], norms[i], has_units(), has_integers());
           }
           if (!first && out->element_bytes() != bits[i]) {
             wrong = cat(arg.name, " has other bits with ", kThreadCounts[b], " threads, run ",
