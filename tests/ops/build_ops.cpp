@@ -284,11 +284,9 @@ void Builder::head() {
     output("dlogp_dh", {m, rank}, d + v);
     output("dh", {m, rank}, d + v);
     output("db", {v, rank}, d + m, true);
-    unit_terms({"dlogp_dh", "dh"});
-    own_unit_terms({"db"});
+    own_unit_terms({"dlogp_dh", "dh", "db"});
   }
-  unit_terms({"dlogp_dx", "dx"});  // probabilities
-  own_unit_terms({"dw"});
+  own_unit_terms({"dlogp_dx", "dx", "dw"});
   if (c_.arg("w").dtype != DType::kBF16 || rank > 0) unit_terms({"logp", "lse"});
   c_.fwd_in = {"x", "w", "targets"};
   c_.fwd_out = {"logp", "lse", "dlogp_dx"};
@@ -376,12 +374,8 @@ void Builder::kl_head() {
     output("dh", {m, rank}, 1);
     output("db", {v, rank}, d + e + m, true);
   }
-  // Differences of probabilities. Those of a pair come from logits with terms that are rounded too.
-  unit_terms({"dkl_dx"}, rank > 0 ? 2 : 1);
-  if (rank > 0)
-    unit_terms({"dkl_dh", "dw", "db"}, 2);
-  else
-    own_unit_terms({"dw"});
+  own_unit_terms({"dkl_dx", "dw"});
+  if (rank > 0) own_unit_terms({"dkl_dh", "db"});
   if (c_.arg("w").dtype != DType::kBF16 || c_.arg("tw").dtype != DType::kBF16 || rank > 0)
     unit_terms({"kl", "lse"});
   const bool pair = rank > 0, again = learns || pair;

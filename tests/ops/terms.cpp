@@ -2,7 +2,9 @@
 // The terms of an output's elements, where a kernel may round each of them: what tolerance.h's
 // rounded_terms is a bound per unit of.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <initializer_list>
 
 #include "ops/case.h"
 
@@ -21,21 +23,116 @@ std::vector<std::vector<double>> squared_terms(Case squares, Dir dir) {
   return sums;
 }
 
-// A head's gradients of weights: each row by itself gives a term of every element.
-std::vector<std::vector<double>> squared_rows(Case row, Dir dir) {
-  const std::vector<int32_t> targets = row.arg("targets").ints;
-  std::vector<std::vector<double>> sums;
-  for (size_t m = 0; m < targets.size(); ++m) {
-    std::vector<int32_t>& only = row.arg("targets").ints;
-    std::fill(only.begin(), only.end(), -1);
-    only[m] = targets[m];
-    const auto terms = run_reference(row, dir);
-    if (sums.empty())
-      for (const auto& term : terms) sums.emplace_back(term.size());
-    for (size_t i = 0; i < terms.size(); ++i)
-      for (size_t k = 0; k < terms[i].size(); ++k) sums[i][k] += terms[i][k] * terms[i][k];
+// Rows of probabilities p = softmax(scale (x wᵀ + h bᵀ)), and for each the squares of what it is
+// off by, relative to itself and per unit of rounding: a logit is a sum of terms, each rounded
+// where its weight is no bf16, and p is off by as much as its logit and, where the sum of all is
+// made from them too, as that.
+struct Probabilities {
+  std::vector<double> p, off;  // [rows, words]
+
+  Probabilities(const Case& c, std::initializer_list<std::array<const char*, 2>> factors,
+                double scale, bool own_sum) {
+    for (const auto& [x_name, w_name] : factors) {
+      const Arg &x = c.arg(x_name), &w = c.arg(w_name);
+      const int64_t rows = x.shape.rows(), words = w.shape.rows(), depth = x.shape.cols();
+      p.resize(static_cast<size_t>(rows * words));
+      off.resize(p.size());
+      for (int64_t m = 0; m < rows; ++m)
+        for (int64_t v = 0; v < words; ++v) {
+          double sum = 0, squares = 0;
+          for (int64_t d = 0; d < depth; ++d) {
+            const double term = scale * x.data[static_cast<size_t>(m * depth + d)] *
+                                w.data[static_cast<size_t>(v * depth + d)];
+            sum += term;
+            squares += term * term;
+          }
+          p[static_cast<size_t>(m * words + v)] += sum;
+          if (w.dtype != DType::kBF16) off[static_cast<size_t>(m * words + v)] += squares;
+        }
+    }
+    const size_t words = static_cast<size_t>(c.arg((*factors.begin())[1]).shape.rows());
+    for (size_t at = 0; at < p.size(); at += words) {
+      const double most = *std::max_element(&p[at], &p[at] + words);
+      double total = 0, of_sum = 0;
+      for (size_t v = at; v < at + words; ++v) total += p[v] = std::exp(p[v] - most);
+      for (size_t v = at; v < at + words; ++v) {
+        p[v] /= total;
+        of_sum += p[v] * p[v] * off[v];
+      }
+      for (size_t v = at; own_sum && v < at + words; ++v) off[v] += of_sum;
+    }
   }
-  return sums;
+};
+
+// head's and kl_head's: the difference f of two probabilities of a word, by its weights or, for
+// their gradients, by the row. f is rounded, what it is made of is off already, and so may be what
+// it is multiplied with. head may round p where it takes the target's away later.
+std::vector<std::vector<double>> squared_differences(const Case& c, Dir dir) {
+  const bool two = c.op == Op::kKlHead, forward = dir == Dir::kForward;
+  const double scale = two ? 1 / std::get<KlAttr>(c.attr).temperature : 1;
+  const bool pair = c.keys.contains("R");
+  using Names = std::array<const char*, 2>;
+  const Probabilities student =
+      pair ? Probabilities(c, {Names{"x", "w"}, Names{"h", "b"}}, scale, forward)
+           : Probabilities(c, {Names{"x", "w"}}, scale, forward);
+  const Probabilities teacher =
+      two ? Probabilities(c, {Names{"tx", "tw"}}, scale, forward) : student;
+  const int64_t rows = c.arg("x").shape.rows(), words = c.arg("w").shape.rows();
+  std::vector<double> f2(student.p.size()), all2(f2.size());  // f's rounding, and with what it has
+  for (int64_t m = 0; m < rows; ++m) {
+    const int32_t target = c.arg("targets").ints[static_cast<size_t>(m)];
+    for (int64_t v = 0; v < words && target >= 0; ++v) {
+      const auto i = static_cast<size_t>(m * words + v);
+      const double p = student.p[i], q = two ? teacher.p[i] : v == target;
+      const double f = two ? p - q : std::max(p, std::abs(p - q));
+      f2[i] = f * f;
+      all2[i] = f2[i] + p * p * student.off[i] + (two ? q * q * teacher.off[i] : 0);
+    }
+  }
+  // Sums over words by the rows of `name`, or over rows by those of the step's input.
+  auto by_words = [&](const char* name) {
+    const Arg& w = c.arg(name);
+    const int64_t depth = w.shape.cols();
+    std::vector<double> sums(static_cast<size_t>(rows * depth));
+    for (int64_t i = 0; i < rows * words; ++i)
+      for (int64_t d = 0; d < depth; ++d) {
+        const double by = scale * w.data[static_cast<size_t>(i % words * depth + d)];
+        const double again = w.dtype != DType::kBF16 ? f2[static_cast<size_t>(i)] : 0;
+        sums[static_cast<size_t>(i / words * depth + d)] +=
+            by * by * (all2[static_cast<size_t>(i)] + again);
+      }
+    return sums;
+  };
+  auto by_rows = [&](const char* name) {
+    const Arg &x = c.arg(name), &slope = c.arg(two ? "dkl" : "dlogp");
+    const int64_t depth = x.shape.cols();
+    std::vector<double> sums(static_cast<size_t>(words * depth));
+    for (int64_t i = 0; i < rows * words; ++i)
+      for (int64_t d = 0; d < depth; ++d) {
+        const double by = scale * slope.data[static_cast<size_t>(i / words)] *
+                          x.data[static_cast<size_t>(i / words * depth + d)];
+        sums[static_cast<size_t>(i % words * depth + d)] += by * by * all2[static_cast<size_t>(i)];
+      }
+    return sums;
+  };
+  // Of what the reverse pass makes again, by the row's own factor.
+  auto by_slope = [&](std::vector<double> sums) {
+    const std::vector<double>& slope = c.arg(two ? "dkl" : "dlogp").data;
+    const size_t depth = sums.size() / slope.size();
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] *= slope[i / depth] * slope[i / depth];
+    return sums;
+  };
+  std::vector<std::vector<double>> made;
+  for (const std::string& name : forward ? c.fwd_out : c.bwd_out) {
+    made.emplace_back();
+    if (name == "dlogp_dx" || name == "dkl_dx") made.back() = by_words("w");
+    if (name == "dlogp_dh" || name == "dkl_dh") made.back() = by_words("b");
+    if (name == "dx") made.back() = by_slope(by_words("w"));
+    if (name == "dh") made.back() = by_slope(by_words("b"));
+    if (name == "dw") made.back() = by_rows("x");
+    if (name == "db") made.back() = by_rows("h");
+  }
+  return made;
 }
 
 // attention's: p v, and in reverse ds k, ds q and p dy, with ds = p (dy·v - dy·y).
@@ -105,7 +202,7 @@ std::vector<std::vector<double>> term_norms(const Case& c, Dir dir) {
   for (Arg& a : terms.args) a.mode = OutMode::kWrite;
   auto sums = c.op == Op::kLinear      ? squared_terms(terms, dir)
               : c.op == Op::kAttention ? squared_attention(terms, dir)
-                                       : squared_rows(terms, dir);
+                                       : squared_differences(terms, dir);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!own(outputs[i])) continue;
     norms[i] = std::move(sums[i]);

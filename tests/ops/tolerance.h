@@ -21,8 +21,8 @@ namespace wick::ops {
 // made from is rounded too. Where only units of bf16 round terms (probabilities,
 // their gradients, weights that rest in f32), devices without them are held to `half_terms` 0.
 //
-// Where an element's own terms are at hand (`own_terms`: linear's, attention's, and those of a
-// head's gradients of weights), nothing is taken for an average: rounded_terms.
+// Where an element's own terms are at hand (`own_terms`: those of linear, attention and both heads'
+// gradients), nothing is taken for an average: rounded_terms.
 //
 // x in 8 bits with a scale for 256 numbers, beside codes of 4 bits on a common scale for as many
 // columns (LinearAttr::narrow): a term is off by 1.8 * 2^-8 of x (half a step is 1/254 of the
