@@ -286,6 +286,7 @@ TEST(Runner, TermsAreThoseOfTheirElements) {
     int64_t compared = 0;
     for (const Case& c : load_cases(WICK_SOURCE_DIR "/tests/ops", op, Part::kSmall)) {
       if (c.keys.contains("mode") || c.flag("bias")) continue;
+      if (c.op == Op::kHead && c.arg("w").shape.elements() > 40'000) continue;  // seconds each
       for (Dir dir : {Dir::kForward, Dir::kBackward}) {
         if (!c.runs(dir)) continue;
         const auto values = run_reference(c, dir), norms = term_norms(c, dir);
@@ -295,8 +296,8 @@ TEST(Runner, TermsAreThoseOfTheirElements) {
           ASSERT_EQ(norms[i].size(), values[i].size()) << c.text;
           const double most = std::sqrt(static_cast<double>(arg.reduction)) * (1 + 1e-9);
           for (size_t k = 0; k < values[i].size(); ++k, ++compared)
-            ASSERT_LE(std::abs(values[i][k]), most * norms[i][k] + 1e-12)
-                << op_name(op) << " " << c.text << ": " << arg.name << "[" << k << "]";
+            if (!(std::abs(values[i][k]) <= most * norms[i][k] + 1e-12))
+              FAIL() << op_name(op) << " " << c.text << ": " << arg.name << "[" << k << "]";
         }
       }
     }

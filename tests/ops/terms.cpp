@@ -39,15 +39,17 @@ struct Probabilities {
       off.resize(p.size());
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t v = 0; v < words; ++v) {
+          const double *row = &x.data[static_cast<size_t>(m * depth)],
+                       *column = &w.data[static_cast<size_t>(v * depth)];
           double sum = 0, squares = 0;
           for (int64_t d = 0; d < depth; ++d) {
-            const double term = scale * x.data[static_cast<size_t>(m * depth + d)] *
-                                w.data[static_cast<size_t>(v * depth + d)];
+            const double term = row[d] * column[d];
             sum += term;
             squares += term * term;
           }
-          p[static_cast<size_t>(m * words + v)] += sum;
-          if (w.dtype != DType::kBF16) off[static_cast<size_t>(m * words + v)] += squares;
+          const auto i = static_cast<size_t>(m * words + v);
+          p[i] += scale * sum;
+          if (w.dtype != DType::kBF16) off[i] += scale * scale * squares;
         }
     }
     const size_t words = static_cast<size_t>(c.arg((*factors.begin())[1]).shape.rows());
@@ -89,30 +91,33 @@ std::vector<std::vector<double>> squared_differences(const Case& c, Dir dir) {
       all2[i] = f2[i] + p * p * student.off[i] + (two ? q * q * teacher.off[i] : 0);
     }
   }
+  // to[d] += by * of[d]², for what is not zero.
+  auto add_squares = [](double by, const double* of, int64_t depth, double* to) {
+    for (int64_t d = 0; d < depth && by != 0; ++d) to[d] += by * of[d] * of[d];
+  };
   // Sums over words by the rows of `name`, or over rows by those of the step's input.
   auto by_words = [&](const char* name) {
     const Arg& w = c.arg(name);
     const int64_t depth = w.shape.cols();
     std::vector<double> sums(static_cast<size_t>(rows * depth));
-    for (int64_t i = 0; i < rows * words; ++i)
-      for (int64_t d = 0; d < depth; ++d) {
-        const double by = scale * w.data[static_cast<size_t>(i % words * depth + d)];
-        const double again = w.dtype != DType::kBF16 ? f2[static_cast<size_t>(i)] : 0;
-        sums[static_cast<size_t>(i / words * depth + d)] +=
-            by * by * (all2[static_cast<size_t>(i)] + again);
-      }
+    for (int64_t i = 0; i < rows * words; ++i) {
+      const double again = w.dtype != DType::kBF16 ? f2[static_cast<size_t>(i)] : 0;
+      add_squares(scale * scale * (all2[static_cast<size_t>(i)] + again),
+                  &w.data[static_cast<size_t>(i % words * depth)], depth,
+                  &sums[static_cast<size_t>(i / words * depth)]);
+    }
     return sums;
   };
   auto by_rows = [&](const char* name) {
     const Arg &x = c.arg(name), &slope = c.arg(two ? "dkl" : "dlogp");
     const int64_t depth = x.shape.cols();
     std::vector<double> sums(static_cast<size_t>(words * depth));
-    for (int64_t i = 0; i < rows * words; ++i)
-      for (int64_t d = 0; d < depth; ++d) {
-        const double by = scale * slope.data[static_cast<size_t>(i / words)] *
-                          x.data[static_cast<size_t>(i / words * depth + d)];
-        sums[static_cast<size_t>(i % words * depth + d)] += by * by * all2[static_cast<size_t>(i)];
-      }
+    for (int64_t i = 0; i < rows * words; ++i) {
+      const double by = scale * slope.data[static_cast<size_t>(i / words)];
+      add_squares(by * by * all2[static_cast<size_t>(i)],
+                  &x.data[static_cast<size_t>(i / words * depth)], depth,
+                  &sums[static_cast<size_t>(i % words * depth)]);
+    }
     return sums;
   };
   // Of what the reverse pass makes again, by the row's own factor.
