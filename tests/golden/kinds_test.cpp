@@ -138,8 +138,6 @@ TEST_P(Kinds, TenUpdates) {
 
 // Two of them share a step, each with rows of its own.
 TEST_P(Kinds, LanesOfOneStep) {
-  if (c_.adapter.options().dora && c_.adapter.options().dropout > 0)
-    GTEST_SKIP() << "DoRA with dropout is trained alone";
   const Adapter* lanes[] = {&c_.adapter, &c_.adapter};
   const PackLimits limits = roomy_limits(c_);
   TrainStep step(c_.config, c_.weights, train_adapters(lanes), {.limits = limits, .positions = 32});
