@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "backend/backend.h"
-#include "model/shapes.h"
 #include "train/step.h"
+#include "unit/train/small_model.h"
 
 namespace wick {
 namespace {
@@ -35,15 +35,7 @@ int count(const std::string& all, const std::string& of) {
 }
 
 TEST(Lanes, OfOneProductStandSideBySide) {
-  ModelConfig config = read_config(shape_config("qwen2.5-0.5b"), Json::object(), "test");
-  config.layers = 3;
-  config.windows.assign(3, 0);
-  config.hidden = 32;
-  config.heads = 2;
-  config.kv_heads = 1;
-  config.head_dim = 16;
-  config.ffn = 48;
-  config.vocab = 96;
+  const ModelConfig config = small_model(3);
   LoraOptions lora;
   lora.rank = 4;
   lora.targets = {"q_proj", "v_proj"};

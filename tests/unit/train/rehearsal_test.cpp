@@ -7,24 +7,11 @@
 #include <numeric>
 
 #include "model/config.h"
-#include "model/shapes.h"
 #include "train/time_left.h"
+#include "unit/train/small_model.h"
 
 namespace wick {
 namespace {
-
-ModelConfig small_model() {
-  ModelConfig c = read_config(shape_config("qwen2.5-0.5b"), Json::object(), "test");
-  c.layers = 3;
-  c.windows.assign(3, 0);
-  c.hidden = 32;
-  c.heads = 2;
-  c.kv_heads = 1;
-  c.head_dim = 16;
-  c.ffn = 48;
-  c.vocab = 64;
-  return c;
-}
 
 ExampleSet rows_of(std::initializer_list<int64_t> lengths) {
   std::vector<Example> rows;
@@ -68,7 +55,7 @@ class RehearsalTest : public testing::TestWithParam<Op> {
     return made;
   }
 
-  ModelConfig config_ = small_model();
+  ModelConfig config_ = small_model(3);
   ModelWeights weights_ = ModelWeights::random(config_, 0, DType::kF32);
   std::shared_ptr<Adapter> adapter_;
   std::unique_ptr<Backend> backend_ = open_backend({.device = "cpu", .threads = 2});

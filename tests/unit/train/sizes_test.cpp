@@ -6,22 +6,14 @@
 #include <numeric>
 
 #include "backend/backend.h"
-#include "model/shapes.h"
 #include "train/step.h"
+#include "unit/train/small_model.h"
 
 namespace wick {
 namespace {
 
 TEST(StepSizes, SmallerProgramsGiveTheSameGradients) {
-  ModelConfig config = read_config(shape_config("qwen2.5-0.5b"), Json::object(), "test");
-  config.layers = 2;
-  config.windows.assign(2, 0);
-  config.hidden = 32;
-  config.heads = 2;
-  config.kv_heads = 1;
-  config.head_dim = 16;
-  config.ffn = 48;
-  config.vocab = 96;
+  const ModelConfig config = small_model(2);
   std::vector<Example> rows;
   for (int64_t length : {300, 20, 30, 40, 10, 25, 15, 50}) {
     Example e;
