@@ -18,6 +18,7 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/attention_early.h"
 #include "backend/cuda/attention_fwd.cuh"
+#include "backend/cuda/row_copy.cuh"
 
 namespace wick::cuda {
 namespace {
@@ -132,9 +133,19 @@ template <class C>
 struct Given {
   float* sums;
   float2* most;
+  CopyBarrier* all;  // complete when they are there
   __device__ explicit Given(unsigned char* shared)
       : sums(reinterpret_cast<float*>(shared + C::kOwnBytes)),
-        most(reinterpret_cast<float2*>(sums + C::kRows * C::kSumLd)) {}
+        most(reinterpret_cast<float2*>(sums + C::kRows * C::kSumLd)),
+        all(reinterpret_cast<CopyBarrier*>(most + C::kRows)) {}
+  // By one thread, before any block gives something.
+  __device__ void expect(int rows, int rank) const {
+    const int joined = (rows - rank + kClusterSplits - 1) / kClusterSplits;
+    barrier_init(all, 1);
+    barriers_ready();
+    barrier_expect(all, max(0, joined) * kClusterSplits *
+                            static_cast<int>(C::E * sizeof(float) + sizeof(float2)));
+  }
   static __device__ int at(int r, int from) { return r / kClusterSplits * kClusterSplits + from; }
 };
 
@@ -156,9 +167,12 @@ __device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, flo
         y, top, total);
     if (C::kDecode && a.cluster) {
       const Given<C> given(shared);
-      const int at = given.at(r, blockIdx.x), to = r % kClusterSplits;
-      cluster_store(given.sums + at * C::kSumLd + col, to, y);
-      if (col == 0) cluster_store(given.most + at, to, {top, total});
+      const int at = given.at(r, blockIdx.x);
+      const Neighbour to(r % kClusterSplits);
+      cluster_give(given.sums + at * C::kSumLd + col, to, y, given.all);
+      if (col == 0)
+        cluster_give(reinterpret_cast<uint2*>(given.most + at), to,
+                     {__float_as_uint(top), __float_as_uint(total)}, given.all);
     } else if (C::kDecode && a.splits > 1) {
       const int64_t at = (static_cast<int64_t>(t) * a.heads + head) * a.splits + blockIdx.x;
       store(a.part_sums + at * C::E + col, y);
@@ -173,8 +187,8 @@ __device__ void join(const FwdArgs& a, const TileRows<C>& rows, float* sums, flo
 template <class C>
 __device__ void join_cluster(const FwdArgs& a, const TileRows<C>& rows, unsigned char* shared) {
   static_assert(C::kRows % kClusterSplits == 0);
-  cluster_barrier();
   const Given<C> given(shared);
+  barrier_wait(given.all, 0);
   constexpr int kChunks = C::E / 4;
   for (int i = threadIdx.x; i < C::kRows / kClusterSplits * kChunks; i += C::kThreads) {
     const int r = i / kChunks * kClusterSplits + blockIdx.x, col = i % kChunks * 4;
@@ -222,7 +236,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kMinBlocks) fwd_mma(FwdArgs a)
   const bool early = C::kDecode && a.new_rows != nullptr;
   if constexpr (C::kDecode) {
     let_next_start();
-    if (a.cluster) cluster_arrive();
+    if (a.cluster) {
+      if (threadIdx.x == 0) Given<C>(shared).expect(a.heads / a.kv_heads, blockIdx.x);
+      __syncwarp();
+      cluster_arrive();
+    }
     if (!early) ask_for_part<C>(a, blockIdx.z, blockIdx.y);
   }
   if (!early) begin_kernel();
