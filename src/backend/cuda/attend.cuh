@@ -21,7 +21,7 @@ __device__ inline void multiply_tile(const W& w, const uint8_t* low, const uint8
                                      int m, int m_shift, float* to) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   typename W::template Sums<kTiles> sums;
-  w.template multiply<16, kTiles>(low, high, x, begin, end, t, sums);
+  w.template multiply_short<16, kTiles>(low, high, x, begin, end, t, sums);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -64,8 +64,9 @@ struct AttendArgs {
   int out_at, x_at, x_ld, gains_at, counts_at, joint_at, most_at, new_at, raw_at, own_at;
 };
 
-// kTiles: 4 rows of x each. kShared: the cluster's blocks make x together.
-template <class W, int E, int kTiles, bool kShared>
+// kTiles: 4 rows of x each. kOne: there is one row, of at most 8 columns to a thread; else the
+// cluster's blocks make x together.
+template <class W, int E, int kTiles, bool kOne>
 __global__ void __launch_bounds__(kAttendThreads, 2)
     attend_fwd(const __grid_constant__ AttendArgs<W> p) {
   using X = typename W::template X<kTiles>;
@@ -76,6 +77,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   __shared__ RowSquares squares;
   __shared__ int new_rows[kAttendRows];
   __shared__ int2 spans[kAttendRows];  // keys of a row, and of a part of them
+  const int m = kOne ? 1 : p.m, m_shift = kOne ? 0 : p.m_shift;
   let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int cluster = 1 << p.cluster_shift, all_parts = kAttendSets << p.cluster_shift;
@@ -106,17 +108,19 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
     barriers_ready();
     barrier_expect(ready, 2 * pairs * p.qkv.bytes);
     barrier_expect(ready + 1, rows * (p.out_bytes + p.scale_bytes));
-    barrier_expect(given, p.m * new_ld * 2);
-    barrier_expect(given + 2, p.m * width * 2);
-    if constexpr (kShared) barrier_expect(given + 3, shared_scaled_bytes(p.m, p.k));
+    barrier_expect(given, m * new_ld * 2);
+    barrier_expect(given + 2, m * width * 2);
+    if constexpr (!kOne) barrier_expect(given + 3, shared_scaled_bytes(m, p.k));
   }
   __syncthreads();
   // Copies are asked for by all threads: one warp asks for one in 50 cycles.
+#pragma unroll 1
   for (int i = threadIdx.x; i < 2 * pairs; i += kAttendThreads) {
     const int j = i < pairs ? i : i - pairs;
     const int row = row_of_pair(first_pair + j) + (i < pairs ? 0 : kHalf);
     copy_bulk(shared + i * p.qkv_ld, p.qkv.row(row), p.qkv.bytes, ready);
   }
+#pragma unroll 1
   for (int i = threadIdx.x; i < rows; i += kAttendThreads) {
     const uint8_t* row = p.out.row(first_row + i);
     uint8_t* to = shared + p.out_at + i * p.out_ld;
@@ -139,24 +143,28 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   };
   static_assert(kAttendSets == 2);
   auto part_of = [&](int job, int& row, int& part) {
-    row = job < p.m ? job : job - p.m;
-    part = (job < p.m ? 0 : cluster) + rank;
+    row = job < m ? job : job - m;
+    part = (job < m ? 0 : cluster) + rank;
     const int3 span = span_of(row);
     const int first = span.x + part * span.z;
     return KeyPart{first, min(span.x + span.y, first + span.z)};
   };
-  const int jobs = kAttendSets * p.m;
+  const int jobs = kAttendSets * m;
   const Rows<const Bf16> cache_k{p.cache_k.data, p.cache_k.ld},
       cache_v{p.cache_v.data, p.cache_v.ld};
   int row = 0, part = 0;
   KeyPart looks{};
-  KeyBlock<E> ahead;
-  if (warp < jobs) looks = part_of(warp, row, part);
-  if (looks.first < looks.stop) ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop);
+  // One row's jobs are shared by four warps each.
+  const int first_job = kOne ? warp / 4 : warp, quarter = warp % 4;
+  constexpr int kJobsAtOnce = kOne ? kAttendWarps / 4 : kAttendWarps;
+  KeyBlock<E, kOne> ahead;
+  if (first_job < jobs) looks = part_of(first_job, row, part);
+  if (looks.first < looks.stop)
+    ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop, quarter);
 
   // A thread's pair of q, k and v.
-  const int mm = threadIdx.x & ((1 << p.m_shift) - 1), pair = threadIdx.x >> p.m_shift;
-  const bool real = mm < p.m && pair < pairs;
+  const int mm = threadIdx.x & ((1 << m_shift) - 1), pair = threadIdx.x >> m_shift;
+  const bool real = mm < m && pair < pairs;
   const int low_row = row_of_pair(first_pair + pair), h = (first_pair + pair) / kHalf;
   float low_bias = 0.0f, high_bias = 0.0f, cosine = 1.0f, sine = 0.0f;
   int cache_row = -1;
@@ -170,7 +178,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
       sine = angle[kHalf];
     }
   }
-  if (threadIdx.x < p.m) {
+  if (threadIdx.x < m) {
     new_rows[threadIdx.x] = __ldcg(p.cache_rows + threadIdx.x);
     const int3 span = span_of(threadIdx.x);
     spans[threadIdx.x] = {span.y, span.z};
@@ -179,52 +187,51 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
     // Chunks that this block joins, of as many parts as a row's range has.
     const int chunks = (group * kChunks - rank + cluster - 1) >> p.cluster_shift;
     int parts = 0;
-    if (lane < p.m) {
+    if (lane < m) {
       const int3 span = span_of(lane);
       parts = (span.y + span.z - 1) / span.z;
     }
     parts = __reduce_add_sync(0xffffffffu, parts);
     if (lane == 0) barrier_expect(given + 1, max(0, chunks) * parts * (64 + 8));
   }
-  float gain[8] = {};
-  const bool one = p.m == 1 && x_columns(p.k) <= kAttendThreads * 8;
-  if (one) {
+  [[maybe_unused]] float gain[8] = {};
+  if constexpr (kOne) {
     if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
   } else {
+#pragma unroll 1
     for (int c = threadIdx.x * 8; c < p.k; c += kAttendThreads * 8) p.norm.gain.eight(c, gains + c);
   }
   cluster_wait();  // all have started, and may be given something
   __syncthreads();
   wait_for_previous();
 
-  if constexpr (kShared)
-    share_scaled<W, 5>(p.norm, p.m, p.k, cluster, rank, x, gains, squares, given + 3);
+  if constexpr (kOne)
+    make_scaled_of_one<W, 5>(p.norm, p.k, x, gain, squares);
   else
-    make_scaled<W, 5>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
+    share_scaled<W, 5>(p.norm, m, p.k, cluster, rank, x, gains, squares, given + 3);
 
-  const int tile_floats = 16 << p.m_shift;
+  const int tile_floats = 16 << m_shift;
   {
-    const X lane_x(x, p.m, lane);
+    const X lane_x(x, m, lane);
     const int units = p.k / W::kUnit;
     barrier_wait(ready, 0);
     p.first.each([&](int tile, int piece) {
       const int j = min(8 * tile + g, pairs - 1), begin = piece * p.first.piece_units;
       if (8 * tile >= pairs) return;
       multiply_tile<kTiles>(p.qkv, shared + j * p.qkv_ld, shared + (pairs + j) * p.qkv_ld, lane_x,
-                            begin, min(units, begin + p.first.piece_units), p.m, p.m_shift,
+                            begin, min(units, begin + p.first.piece_units), m, m_shift,
                             joint + (tile * p.first.pieces + piece) * tile_floats);
     });
   }
-  const float factor = row_factor(p.norm, min(mm, p.m - 1), p.k, squares);
+  const float factor = row_factor(p.norm, min(mm, m - 1), p.k, squares);
   __syncthreads();
   if (real) {
-    const float* at =
-        joint + pair / 8 * p.first.pieces * tile_floats + (pair % 8 << p.m_shift) + mm;
+    const float* at = joint + pair / 8 * p.first.pieces * tile_floats + (pair % 8 << m_shift) + mm;
     float low = 0.0f, high = 0.0f;
 #pragma unroll 4
     for (int i = 0; i < p.first.pieces; ++i) {
       low += at[i * tile_floats];
-      high += at[i * tile_floats + (8 << p.m_shift)];
+      high += at[i * tile_floats + (8 << m_shift)];
     }
     // Rounded as if they had been written in between.
     const float u = to_f32(from_f32<Bf16>(low * factor + low_bias));
@@ -247,7 +254,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
     const int lanes = kAttendThreads >> p.cluster_shift;
     const Neighbour to(threadIdx.x >> (kAttendShift - p.cluster_shift));
     const int half_words = p.pairs / 4;
-    for (int r = 0; r < p.m; ++r)
+    for (int r = 0; r < m; ++r)
       for (int w = threadIdx.x & (lanes - 1); w < p.pairs / 2; w += lanes) {
         const bool high = w >= half_words;
         const int j = first_pair + 4 * (high ? w - half_words : w);
@@ -259,24 +266,25 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   }
   barrier_wait(given, 0);
 
-  for (int job = warp; job < jobs; job += kAttendWarps) {
-    if (job != warp) {
+  for (int job = first_job; job < jobs; job += kJobsAtOnce) {
+    if (job != first_job) {
       looks = part_of(job, row, part);
-      if (looks.first < looks.stop) ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop);
+      if (looks.first < looks.stop)
+        ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop, quarter);
     }
     if (looks.first >= looks.stop) continue;
     uint4 q[E / 32];
 #pragma unroll
     for (int j = 0; j < E / 32; ++j)
       q[j] = load16(made + row * new_ld + min(g, group - 1) * E + 32 * j + 8 * t);
-    HeadSums<E> sums;
+    HeadSums<E, kOne> sums;
     for (int j0 = looks.first; j0 < looks.stop; j0 += kAttendKeys) {
-      KeyBlock<E> block = ahead;
+      KeyBlock<E, kOne> block = ahead;
       if (j0 + kAttendKeys < looks.stop)
-        ahead.take(cache_k, cache_v, kv * E, j0 + kAttendKeys, looks.stop);
-      for (int r = 0; r < p.m; ++r)
+        ahead.take(cache_k, cache_v, kv * E, j0 + kAttendKeys, looks.stop, quarter);
+      for (int r = 0; r < m; ++r)
         block.replace(new_rows[r], made + r * new_ld + width, made + r * new_ld + width + E, j0,
-                      looks.stop);
+                      looks.stop, quarter);
       sums.add(block, q, j0, looks.stop, p.scale2);
     }
     sums.finish();
@@ -285,12 +293,21 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
       const int chunk = g * kChunks + 4 * j + t;
       const Neighbour to(chunk & (cluster - 1));
       const int slot = (row * owned + (chunk >> p.cluster_shift)) * all_parts + part;
+      float* to_sums = joint + slot * 16;
+      if constexpr (kOne) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        Pack<float, 4> four;
+        for (int i = 0; i < 2; ++i)
+          cluster_give(reinterpret_cast<uint2*>(to_sums + 8 * i + 2 * quarter), to,
+                       {__float_as_uint(sums.at[0][i]), __float_as_uint(sums.at[1][i])}, given + 1);
+        if (quarter != 0) continue;
+      } else {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) four.at[c] = sums.at[8 * j + i % 2 * 4 + c][i / 2];
-        cluster_give(joint + slot * 16 + 4 * i, to, four, given + 1);
+        for (int i = 0; i < 4; ++i) {
+          Pack<float, 4> four;
+#pragma unroll
+          for (int c = 0; c < 4; ++c) four.at[c] = sums.at[8 * j + i % 2 * 4 + c][i / 2];
+          cluster_give(to_sums + 4 * i, to, four, given + 1);
+        }
       }
       cluster_give(reinterpret_cast<uint2*>(most + slot), to,
                    {__float_as_uint(sums.most * p.scale2), __float_as_uint(sums.total)}, given + 1);
@@ -300,7 +317,7 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   barrier_wait(given + 1, 0);
 
   // Joins the chunks that this block was given, by a warp each, and gives them to every block.
-  for (int u = 0, r = 0, c = 0; r < p.m; ++u) {
+  for (int u = 0, r = 0, c = 0; r < m; ++u) {
     const int chunk = (c << p.cluster_shift) + rank, slot = (r * owned + c) * all_parts;
     const int2 span = spans[r];
     const int of = r;
@@ -346,13 +363,13 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   }
   barrier_wait(given + 2, 0);
 
-  each_row<kAttendWarps>(p.m, p.row_shift, [&](int r, int s, int step) {
+  each_row<kAttendWarps>(m, p.row_shift, [&](int r, int s, int step) {
     for (int c = s * kStretchColumns + 8 * lane; c < width; c += step * kStretchColumns)
       W::put(x, r, kv * width + c, load<8>(raw + r * width + c));
   });
   __syncthreads();
   {
-    const X lane_x(x, p.m, lane);
+    const X lane_x(x, m, lane);
     const int before = kv * p.out_bytes, units = width / W::kUnit;
     W w = p.out;
     w.w.scales_at = before + p.out_bytes;
@@ -364,20 +381,20 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
       multiply_tile<kTiles>(w, base + min(16 * tile + g, rows - 1) * p.out_ld,
                             base + min(16 * tile + 8 + g, rows - 1) * p.out_ld, lane_x,
                             kv * units + begin,
-                            kv * units + min(units, begin + p.second.piece_units), p.m, p.m_shift,
+                            kv * units + min(units, begin + p.second.piece_units), m, m_shift,
                             joint + (tile * p.second.pieces + piece) * tile_floats);
     });
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < rows << p.m_shift; i += kAttendThreads) {
-    const int r = i >> p.m_shift, at_row = i & ((1 << p.m_shift) - 1);
-    if (at_row >= p.m) continue;
-    const float* at =
-        joint + r / 16 * p.second.pieces * tile_floats + (r % 16 << p.m_shift) + at_row;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows << m_shift; i += kAttendThreads) {
+    const int r = i >> m_shift, at_row = i & ((1 << m_shift) - 1);
+    if (at_row >= m) continue;
+    const float* at = joint + r / 16 * p.second.pieces * tile_floats + (r % 16 << m_shift) + at_row;
     float sum = kv == 0 ? p.out_bias[first_row + r] : 0.0f;
 #pragma unroll 4
     for (int j = 0; j < p.second.pieces; ++j) sum += at[j * tile_floats];
-    p.parts[(kv * p.m + at_row) * p.out_rows + first_row + r] = sum;
+    p.parts[(kv * m + at_row) * p.out_rows + first_row + r] = sum;
   }
 }
 

@@ -211,6 +211,18 @@ struct CodedWeights {
     for (int i = 0; i < kAtOnce - 1; ++i)
       multiply_unit<kRows, kTiles>(low, high, x, min(c + i, end - 1), c + i < end, t, sums);
   }
+  // The same in less code, for kernels that come by once: the last units are made with zeros beside
+  // them.
+  template <int kRows, int kTiles>
+  __device__ void multiply_short(const uint8_t* low, const uint8_t* high, const X<kTiles>& x,
+                                 int begin, int end, int t, Sums<kTiles>& sums) const {
+    constexpr int kAtOnce = kTiles == 1 ? 4 : 2;
+#pragma unroll 1
+    for (int c = begin; c < end; c += kAtOnce)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        multiply_unit<kRows, kTiles>(low, high, x, min(c + i, end - 1), c + i < end, t, sums);
+  }
   // The same over unit c, or as if it were zeros.
   template <int kRows, int kTiles>
   __device__ void multiply_unit(const uint8_t* low, const uint8_t* high, const X<kTiles>& x, int c,

@@ -30,7 +30,7 @@ struct MlpArgs {
   float* parts;
   bool silu;
   bool meets;  // the cluster, before sums take the place of gate's and up's rows
-  int m, k, m_shift, row_shift;
+  int m, k, m_shift;
   int columns, rows;  // of the hidden layer, of the result
   int units, piece_units;
   int gate_ld, down_ld;  // bytes from a row in shared memory to the next
@@ -39,13 +39,15 @@ struct MlpArgs {
   int down_at, x_at, gains_at, counts_at, joint_at, hidden_at, sums_at;
 };
 
-// kTiles: 4 rows of x each. kShared: the cluster's blocks make x together.
-template <class W, int kTiles, bool kShared>
+// kTiles: 4 rows of x each. kOne: there is one row, of at most 8 columns to a thread; else the
+// cluster's blocks make x together.
+template <class W, int kTiles, bool kOne>
 __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant__ MlpArgs<W> p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ CopyBarrier ready[2];  // of gate and up, of down
   __shared__ CopyBarrier given[2];  // by the blocks of the cluster: sums, x
   __shared__ RowSquares squares;
+  const int m = kOne ? 1 : p.m, m_shift = kOne ? 0 : p.m_shift;
   let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int rank = blockIdx.x % kMlpCluster, unit = blockIdx.x, column = unit * kMlpColumns;
@@ -67,35 +69,37 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
     barrier_expect(ready, 2 * kMlpColumns * p.gate_up.bytes);
     barrier_expect(ready + 1, p.rows * W::kUnitBytes);
     // Of the tiles that this block adds, from every block.
-    barrier_expect(given, p.pairs * kMlpCluster * p.m * kMlpPairBytes);
-    if constexpr (kShared) barrier_expect(given + 1, shared_scaled_bytes(p.m, p.k));
+    barrier_expect(given, p.pairs * kMlpCluster * m * kMlpPairBytes);
+    if constexpr (!kOne) barrier_expect(given + 1, shared_scaled_bytes(m, p.k));
   }
   __syncthreads();
   cluster_arrive();
   if (works) {
     // By all threads: one warp asks for one in 50 cycles.
+#pragma unroll 1
     for (int i = threadIdx.x; i < 2 * kMlpColumns; i += kMlpThreads) {
       const int row = i < kMlpColumns ? column + i : p.columns + column + i - kMlpColumns;
       copy_bulk(shared + i * p.gate_ld, p.gate_up.row(row), p.gate_up.bytes, ready);
     }
+#pragma unroll 1
     for (int i = threadIdx.x; i < p.rows; i += kMlpThreads) {
       const uint8_t* row = p.down.row(i);
       copy_bulk(down + i * p.down_ld, row + unit * W::kUnitBytes, W::kUnitBytes, ready + 1);
       copy_small<4>(down + i * p.down_ld + W::kUnitBytes, row + p.down.w.scales_at + scale);
     }
   }
-  const int mm = threadIdx.x & ((1 << p.m_shift) - 1), item = threadIdx.x >> p.m_shift;
-  const bool real = works && mm < p.m && item < kMlpColumns;
+  const int mm = threadIdx.x & ((1 << m_shift) - 1), item = threadIdx.x >> m_shift;
+  const bool real = works && mm < m && item < kMlpColumns;
   float gate_bias = 0.0f, up_bias = 0.0f;
   if (real) {
     gate_bias = p.gate_up_bias[column + item];
     up_bias = p.gate_up_bias[p.columns + column + item];
   }
-  float gain[8] = {};
-  const bool one = p.m == 1 && x_columns(p.k) <= kMlpThreads * 8;
-  if (one) {
+  [[maybe_unused]] float gain[8] = {};
+  if constexpr (kOne) {
     if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
   } else {
+#pragma unroll 1
     for (int c = threadIdx.x * 8; c < p.k; c += kMlpThreads * 8) p.norm.gain.eight(c, gains + c);
   }
   cluster_wait();  // all have started, and may be given something
@@ -103,36 +107,36 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
   __syncthreads();
   wait_for_previous();
 
-  if constexpr (kShared)
-    share_scaled<W, 2>(p.norm, p.m, p.k, kMlpCluster, rank, x, gains, squares, given + 1);
+  if constexpr (kOne)
+    make_scaled_of_one<W, 2>(p.norm, p.k, x, gain, squares);
   else
-    make_scaled<W, 2>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
-  const int tile_floats = 16 << p.m_shift;
+    share_scaled<W, 2>(p.norm, m, p.k, kMlpCluster, rank, x, gains, squares, given + 1);
+  const int tile_floats = 16 << m_shift;
   if (works) {
-    const typename W::template X<kTiles> lane_x(x, p.m, lane);
+    const typename W::template X<kTiles> lane_x(x, m, lane);
     const int tile = warp / kMlpPieces, piece = warp % kMlpPieces, begin = piece * p.piece_units;
     const uint8_t* low = shared + (8 * tile + g) * p.gate_ld;
     typename W::template Sums<kTiles> sums;
     barrier_wait(ready, 0);
-    p.gate_up.template multiply<16, kTiles>(low, low + kMlpColumns * p.gate_ld, lane_x, begin,
-                                            min(p.units, begin + p.piece_units), t, sums);
+    p.gate_up.template multiply_short<16, kTiles>(low, low + kMlpColumns * p.gate_ld, lane_x, begin,
+                                                  min(p.units, begin + p.piece_units), t, sums);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        if (4 * n + t < p.m)
-          joint[warp * tile_floats + ((half * 8 + g) << p.m_shift) + 4 * n + t] = sums.at[n][half];
+        if (4 * n + t < m)
+          joint[warp * tile_floats + ((half * 8 + g) << m_shift) + 4 * n + t] = sums.at[n][half];
   }
-  const float factor = row_factor(p.norm, min(mm, p.m - 1), p.k, squares);
+  const float factor = row_factor(p.norm, min(mm, m - 1), p.k, squares);
   __syncthreads();
   if (p.meets) cluster_arrive();
   if (real) {
-    const float* at = joint + item / 8 * kMlpPieces * tile_floats + (item % 8 << p.m_shift) + mm;
+    const float* at = joint + item / 8 * kMlpPieces * tile_floats + (item % 8 << m_shift) + mm;
     float gate = 0.0f, up = 0.0f;
 #pragma unroll
     for (int i = 0; i < kMlpPieces; ++i) {
       gate += at[i * tile_floats];
-      up += at[i * tile_floats + (8 << p.m_shift)];
+      up += at[i * tile_floats + (8 << m_shift)];
     }
     // Rounded as if they had been written in between.
     const float a = to_f32(from_f32<Bf16>(gate * factor + gate_bias));
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
   XRows h = x;
   h.ld = x_ld(kMlpColumns);
   h.counts_ld = 1;
-  if (threadIdx.x < 8 * p.m) {
+  if (threadIdx.x < 8 * m) {
     const int r = threadIdx.x / 8, c = threadIdx.x % 8 * 8;
     W::put(h, r, c, load<8>(hidden + r * kMlpColumns + c));
   }
@@ -156,7 +160,7 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
     // As if the unit had its place among all columns.
     h.x -= unit * kMlpColumns;
     h.counts -= unit;
-    const typename W::template X<kTiles> lane_x(h, p.m, lane);
+    const typename W::template X<kTiles> lane_x(h, m, lane);
     const int before = unit * W::kUnitBytes;
     W w = p.down;
     w.w.scales_at = before + W::kUnitBytes - scale;
@@ -181,26 +185,27 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
         for (int i = 0; i < kAtOnce; i += 2)
-          if (4 * n + t < p.m && pair + i / 2 < p.pairs)
-            cluster_give(sums_of_all +
-                             (((pair + i / 2) * kMlpCluster + rank) * p.m + 4 * n + t) * 32 + 4 * g,
-                         adder,
-                         Pack<float, 4>{sums[i].at[n][0], sums[i].at[n][1], sums[i + 1].at[n][0],
-                                        sums[i + 1].at[n][1]},
-                         given);
+          if (4 * n + t < m && pair + i / 2 < p.pairs)
+            cluster_give(
+                sums_of_all + (((pair + i / 2) * kMlpCluster + rank) * m + 4 * n + t) * 32 + 4 * g,
+                adder,
+                Pack<float, 4>{sums[i].at[n][0], sums[i].at[n][1], sums[i + 1].at[n][0],
+                               sums[i + 1].at[n][1]},
+                given);
     }
   }
   __syncwarp();
   barrier_wait(given, 0);
-  for (int i = warp; i < p.pairs << p.m_shift; i += kMlpWarps) {
-    const int pair = i >> p.m_shift, r = i & ((1 << p.m_shift) - 1);
+#pragma unroll 1
+  for (int i = warp; i < p.pairs << m_shift; i += kMlpWarps) {
+    const int pair = i >> m_shift, r = i & ((1 << m_shift) - 1);
     const int row = 16 * ((2 * pair + lane / 2 % 2) * kMlpCluster + rank) + lane % 2 * 8 + g;
-    if (r >= p.m || row >= p.rows) continue;
+    if (r >= m || row >= p.rows) continue;
     float sum = blockIdx.x < kMlpCluster ? p.down_bias[row] : 0.0f;
-    const float* at = sums_of_all + (pair * kMlpCluster * p.m + r) * 32 + lane;
+    const float* at = sums_of_all + (pair * kMlpCluster * m + r) * 32 + lane;
 #pragma unroll
-    for (int b = 0; b < kMlpCluster; ++b) sum += at[b * p.m * 32];
-    p.parts[(static_cast<int>(blockIdx.x) / kMlpCluster * p.m + r) * p.rows + row] = sum;
+    for (int b = 0; b < kMlpCluster; ++b) sum += at[b * m * 32];
+    p.parts[(static_cast<int>(blockIdx.x) / kMlpCluster * m + r) * p.rows + row] = sum;
   }
 }
 
@@ -208,10 +213,10 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
 
 constexpr int64_t kMlpMost = int64_t{222} << 10;
 
-template <class W, int kTiles, bool kShared>
+template <class W, int kTiles, bool kOne>
 bool launch_mlp(const Queue& queue, const Mlp& a, const W& gate_up, const W& down, bool launches) {
   const int64_t m = a.in.a.rows, k = a.in.a.cols, rows = a.down.rows, columns = a.down.cols;
-  const auto kernel = mlp_fwd<W, kTiles, kShared>;
+  const auto kernel = mlp_fwd<W, kTiles, kOne>;
   auto narrow = [](int64_t n) { return static_cast<int>(n); };
   const int m_shift = shift_of(m);
   // An odd number of 16 bytes: rows that are read together lie in other banks.
@@ -230,7 +235,6 @@ bool launch_mlp(const Queue& queue, const Mlp& a, const W& gate_up, const W& dow
   p.m = narrow(m);
   p.k = narrow(k);
   p.m_shift = m_shift;
-  p.row_shift = std::max(0, shift_of(kMlpWarps) - m_shift);
   p.columns = narrow(columns);
   p.rows = narrow(rows);
   p.units = narrow(units);
@@ -291,10 +295,10 @@ bool mlp_codes_here(const Queue& queue, const Mlp& a, bool launches) {
                 static_cast<int>(quant_groups(w.dtype, w.cols))}};
     };
     const W gate_up = coded(a.gate_up), down = coded(a.down);
-    if (a.in.a.rows < kSharedRows)
-      return launch_mlp<W, 1, false>(queue, a, gate_up, down, launches);
-    return a.in.a.rows <= 4 ? launch_mlp<W, 1, true>(queue, a, gate_up, down, launches)
-                            : launch_mlp<W, 2, true>(queue, a, gate_up, down, launches);
+    if (a.in.a.rows == 1 && x_columns(static_cast<int>(a.in.a.cols)) <= kMlpThreads * 8)
+      return launch_mlp<W, 1, true>(queue, a, gate_up, down, launches);
+    return a.in.a.rows <= 4 ? launch_mlp<W, 1, false>(queue, a, gate_up, down, launches)
+                            : launch_mlp<W, 2, false>(queue, a, gate_up, down, launches);
   };
   return quant_group(a.gate_up.dtype) >= 64 ? go(std::true_type{}) : go(std::false_type{});
 }

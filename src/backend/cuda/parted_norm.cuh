@@ -89,49 +89,25 @@ struct ScaledPiece {
 };
 
 // The norm of a + b but for the factor of each row, by which its sums are multiplied instead
-// (row_factor): one reading and one barrier. `gains` hold the gain, or where there is `one` row
-// that the block's threads hold, `gain` the thread's eight. Of parts of b kParts are asked for at a
-// time.
+// (row_factor): one reading and one barrier. Of one row of at most 8 columns to a thread, of which
+// `gain` are its own. Of parts of b kParts are asked for at a time.
 template <class W, int kParts>
-__device__ inline void make_scaled(const PartedNorm& norm, int m, int k, int shift, const XRows& x,
-                                   const float* gains, bool one, const float (&gain)[8],
-                                   RowSquares& squares) {
-  constexpr int kAtOnce = 2;
-  const int padded = x_columns(k), lane = threadIdx.x % 32;
-  const bool writes = blockIdx.x == 0;
-  if (one) {
-    const int s = threadIdx.x / 32, c = threadIdx.x * 8;
-    ScaledPiece piece;
-    piece.take<kParts>(norm, 0, k, c);
-    if (s * kStretchColumns < padded) {
-      const float sum = piece.put<W>(norm, 0, k, c, x, writes, [&](int j) { return gain[j]; });
-      if (lane == 0) squares.at[0][s] = sum;
-    }
-  } else {
-    each_row<W::kWarps>(m, shift, [&](int r, int s0, int step) {
-      for (int base = s0; base * kStretchColumns < padded; base += kAtOnce * step) {
-        ScaledPiece pieces[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i)
-          pieces[i].take<kParts>(norm, r, k, (base + i * step) * kStretchColumns + lane * 8);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int s = base + i * step, c = s * kStretchColumns + lane * 8;
-          if (s * kStretchColumns >= padded) break;
-          const float sum =
-              pieces[i].put<W>(norm, r, k, c, x, writes, [&](int j) { return gains[c + j]; });
-          if (lane == 0) squares.at[r][s] = sum;
-        }
-      }
-    });
+__device__ inline void make_scaled_of_one(const PartedNorm& norm, int k, const XRows& x,
+                                          const float (&gain)[8], RowSquares& squares) {
+  const int s = threadIdx.x / 32, c = threadIdx.x * 8;
+  ScaledPiece piece;
+  piece.take<kParts>(norm, 0, k, c);
+  if (s * kStretchColumns < x_columns(k)) {
+    const float sum =
+        piece.put<W>(norm, 0, k, c, x, blockIdx.x == 0, [&](int j) { return gain[j]; });
+    if (threadIdx.x % 32 == 0) squares.at[0][s] = sum;
   }
   barrier_of_first<32 * W::kWarps>();
 }
 
-// The same by the blocks of a cluster together, from kSharedRows rows on: a block makes every so
-// manyth stretch and gives it to all, so that each reads its share of a, b and the parts and not
-// all of them. Completes `given`, of which shared_scaled_bytes() are expected.
-constexpr int kSharedRows = 3;
+// The same of several rows by the blocks of a cluster together: a block makes every so manyth
+// stretch and gives it to all, so that each reads its share of a, b and the parts and not all of
+// them. `gains` hold the gain. Completes `given`, of which shared_scaled_bytes() are expected.
 __host__ __device__ constexpr int shared_scaled_bytes(int m, int k) {
   const int padded = x_columns(k), stretches = (padded + kStretchColumns - 1) / kStretchColumns;
   return m * (padded * 2 + padded / 64 * 4 + stretches * 4);
