@@ -109,20 +109,6 @@ __device__ inline Pack<float, 4> cluster_load(const Pack<float, 4>* p, int rank)
 #endif
   return x;
 }
-__device__ inline void cluster_store(float* p, int rank, const Pack<float, 4>& x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};\n" ::"r"(cluster_address(p, rank)),
-               "f"(x.at[0]), "f"(x.at[1]), "f"(x.at[2]), "f"(x.at[3])
-               : "memory");
-#endif
-}
-__device__ inline void cluster_store(float2* p, int rank, float2 x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};\n" ::"r"(cluster_address(p, rank)),
-               "f"(x.x), "f"(x.y)
-               : "memory");
-#endif
-}
 __device__ inline float cluster_load(const float* p, int rank) {
   float x = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
