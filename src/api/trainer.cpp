@@ -310,6 +310,11 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   }
   check_loss();
   load_data();
+  if (const int64_t updates = count_updates(options, train.rows_per_epoch());
+      !forecast.assumed_rows && options.warmup > static_cast<double>(updates))
+    messages.push_back(cat("--warmup ", report::number(options.warmup),
+                           " is more than the run's updates: the rate rises over all ",
+                           report::count(updates)));
   declare();
   open_reference();
 }
