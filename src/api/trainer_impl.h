@@ -77,7 +77,8 @@ struct Trainer::Impl {
   void try_now();
   // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
   void rehearse_run(double answer_seconds, const RehearsalTime& time = {});
-  Checkpoint trial_checkpoint(double part) const;
+  Checkpoint part_of_checkpoint(double part) const;
+  // Of the run's checkpoints and results. Requires: a step that has been tried.
   Saving try_saving() const;
   struct SampledPacks;
   SampledPacks sample_packs() const;

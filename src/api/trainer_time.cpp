@@ -42,9 +42,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-// A checkpoint of the run's size, or of a part of it. The optimizer's numbers are zero before the
-// first update, and zeros take some disks no time: these are not.
-Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
+// A part of a checkpoint of the run's size. Zeros take some disks no time: these are none.
+Checkpoint Trainer::Impl::part_of_checkpoint(double part) const {
   Checkpoint c;
   uint32_t noise = 1;
   auto fill = [&](std::span<std::byte> bytes) {
@@ -52,12 +51,8 @@ Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
       b = static_cast<std::byte>((noise = noise * 1664525u + 1013904223u) >> 24);
   };
   auto share = [&](size_t size) { return static_cast<size_t>(part * static_cast<double>(size)); };
-  if (part < 1) {
-    c.params.resize(share(static_cast<size_t>(trainable->layout.size())));
-    fill(std::as_writable_bytes(std::span(c.params)));
-  } else {
-    c.params = step->params();  // a result is made of them, too
-  }
+  c.params.resize(share(static_cast<size_t>(trainable->layout.size())));
+  fill(std::as_writable_bytes(std::span(c.params)));
   if (options.keep_best || options.early_stop > 0) c.best = c.params;
   for (const OptimizerState& state : step->states()) {
     const size_t count = share(static_cast<size_t>(state.shape.elements()));
@@ -65,11 +60,10 @@ Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
         {state.name, state.dtype, std::vector<std::byte>(count * dtype_bytes(state.dtype))});
     fill(c.states.back().bytes);
   }
-  c.run = identity();
   return c;
 }
 
-// By writing what a checkpoint writes, or of large ones a part.
+// By doing what a run does, or of large checkpoints a part.
 Saving Trainer::Impl::try_saving() const {
   constexpr int64_t kMost = int64_t{64} << 20;
   SaveTrial trial;
@@ -78,22 +72,23 @@ Saving Trainer::Impl::try_saving() const {
   trial.result_bytes = forecast.params;
   Checkpoint c;
   if (forecast.disk_bytes <= kMost && others.empty()) {
-    // What the numbers take on their way from the device.
-    const auto start = std::chrono::steady_clock::now();
-    step->params();
-    for (size_t k = 0; k < step->states().size(); ++k) step->state(k);
-    const double fetched = seconds_since(start);
-    c = trial_checkpoint(1);
-    trial.checkpoint = [&](const std::filesystem::path& folder) { save_checkpoint(folder, c); };
+    trial.checkpoint = [&](const std::filesystem::path& folder) {
+      c = {};
+      release_free_memory();
+      c.params = step->params();
+      if (options.keep_best || options.early_stop > 0) c.best = c.params;
+      for (size_t i = 0; i < step->states().size(); ++i)
+        c.states.push_back({step->states()[i].name, step->states()[i].dtype, step->state(i)});
+      c.run = identity();
+      save_checkpoint(folder, c);
+    };
     trial.result = [&](const std::filesystem::path& folder) {
       save_result(folder.string(), c.params);
     };
-    Saving saving = wick::try_saving(trial);
-    for (double* seconds : {&saving.seconds, &saving.low, &saving.high}) *seconds += fetched;
-    return saving;
+    return wick::try_saving(trial);
   }
   const auto all = static_cast<double>(forecast.disk_bytes);
-  c = trial_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
+  c = part_of_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
   double bytes = 4.0 * static_cast<double>(c.params.size() + c.best.size());
   for (const CheckpointState& state : c.states) bytes += static_cast<double>(state.bytes.size());
   trial.part = std::max(1.0, bytes) / all;
@@ -128,12 +123,12 @@ Trainer::Impl::SampledPacks Trainer::Impl::sample_packs() const {
   for (double offset : {0.5, 0.0, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875}) {
     if (grids > 0 && (updates <= kSampledUpdates || seconds_since(start) > kWeighSeconds)) break;
     for (int64_t i = 0; i < sampled.updates; ++i) {
-      const auto index = static_cast<int64_t>((static_cast<double>(i) + offset) *
-                                              static_cast<double>(updates) /
-                                              static_cast<double>(sampled.updates));
+      const auto index =
+          static_cast<int64_t>((static_cast<double>(i) + offset) * static_cast<double>(updates) /
+                               static_cast<double>(sampled.updates));
       std::vector<Pack> packs =
-          pack_rows(train, order.update(index), step->limits(), options.seed,
-                    order.epoch_of(index), options.packing, order.copies(index));
+          pack_rows(train, order.update(index), step->limits(), options.seed, order.epoch_of(index),
+                    options.packing, order.copies(index));
       for (const Pack& pack : packs) sum += work.of(step->micro_plan(pack), pack);
       if (grids > 0) continue;
       sampled.update_packs.push_back(packs.size());
@@ -291,9 +286,10 @@ void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& tim
   r.valid = valid ? &*valid : nullptr;
   r.hyper = optimizer_hyper(options, options.learning_rate, 1);
   r.time = time;
+  Saving saving;
+  r.then = [&] { saving = try_saving(); };
   RunTimes times = wick::rehearse(*step, r);
   if (options.sample_at_evals) times.eval += answer_seconds;
-  const Saving saving = try_saving();
   // The best of the looks so far is saved; most of them are, at first.
   if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
   set_times(times, sampled.seconds, saving);

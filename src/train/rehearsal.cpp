@@ -290,6 +290,7 @@ RunTimes Rehearser::measure() {
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }
+  if (run_.then) run_.then();
   restore();
   return times;
 }

@@ -3,6 +3,7 @@
 // results thrown away. Afterwards the step is what it was: same numbers, states and bits to come.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "train/step.h"
@@ -47,6 +48,8 @@ struct Rehearsal {
   const ExampleSet* valid = nullptr;  // null: none
   Hyper hyper = {};
   RehearsalTime time = {};
+  // Called last, while the step has numbers like those of a run.
+  std::function<void()> then = {};
 };
 
 // Requires: a compiled step before its first update. What its frozen blocks' outputs are kept in is

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/process.h"
 
 namespace wick {
 
@@ -70,15 +69,13 @@ Saving try_saving(const SaveTrial& trial) try {
   std::vector<double> all;
   double results = 0, spent = 0;
   while (all.empty() || (all.size() < kTries && spent < kTrySeconds)) {
-    release_free_memory();  // as the run does
     double result = 0, seconds = 0;
     if (trial.part < 1) {
       // A part of the checkpoint stands for all bytes; each file has its own price.
       const double each = seconds_of([&] { write_file(folder.path() / "empty", ""); });
       const double part = seconds_of([&] { trial.checkpoint(folder.path()); });
       seconds = each * static_cast<double>(trial.files) + std::max(0.0, part - each) / trial.part;
-      result =
-          seconds * static_cast<double>(trial.result_bytes) / static_cast<double>(trial.bytes);
+      result = seconds * static_cast<double>(trial.result_bytes) / static_cast<double>(trial.bytes);
       spent += each + part;
     } else {
       const double state = seconds_of([&] { trial.checkpoint(folder.path()); });
