@@ -415,7 +415,11 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed) t.rehearse_run(answered.count());
+  if (rehearsed) t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
+  auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
+  TrainResult nothing;
+  nothing.interrupted = true;
+  if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();
 
@@ -427,6 +431,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
     return samples;
   };
   TrainRun run(*t.step, std::move(setup));
+  // A reference may have been asked about all rows.
+  if (given_up()) return nothing;
   Watch watch(t.options, run.first_update());
   TrainResult result = run.run(watch.around(callbacks));
 

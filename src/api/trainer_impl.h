@@ -76,7 +76,8 @@ struct Trainer::Impl {
   // The forecast by the step itself if it can be tried now, else forecast_time().
   void try_now();
   // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
-  void rehearse_run(double answer_seconds, const RehearsalTime& time = {});
+  void rehearse_run(double answer_seconds, const RehearsalTime& time = {},
+                    const std::function<bool()>& should_give_up = {});
   Checkpoint part_of_checkpoint(double part) const;
   // Of the run's checkpoints and results. Requires: a step that has been tried.
   Saving try_saving() const;

@@ -273,7 +273,8 @@ void Trainer::Impl::try_now() {
   rehearse_run(seconds_since(asked), kPlanTrial);
 }
 
-void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& time) {
+void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& time,
+                                 const std::function<bool()>& should_give_up) {
   const SampledPacks sampled = sample_packs();
   Rehearsal r;
   r.packs = sampled.packs;
@@ -286,6 +287,7 @@ void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& tim
   r.valid = valid ? &*valid : nullptr;
   r.hyper = optimizer_hyper(options, options.learning_rate, 1);
   r.time = time;
+  r.should_give_up = should_give_up;
   Saving saving;
   r.then = [&] { saving = try_saving(); };
   RunTimes times = wick::rehearse(*step, r);

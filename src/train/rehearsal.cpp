@@ -102,6 +102,7 @@ class Rehearser {
   template <typename F>
   double repeated(F&& f);
   void restore();
+  bool given_up() const { return run_.should_give_up && run_.should_give_up(); }
   double work_of(std::span<const Pack> packs) {
     double sum = 0;
     for (const Pack& pack : packs) sum += work_.of(step_.micro_plan(pack), pack);
@@ -130,8 +131,10 @@ double Rehearser::repeated(F&& f) {
   const Clock::time_point start = Clock::now();
   double least = timed(f);
   std::vector<double> seconds;
-  for (int i = 0; i < kMost && (i == 0 || seconds_since(start) < kPart * allowed_); ++i)
+  for (int i = 0; i < kMost && (i == 0 || seconds_since(start) < kPart * allowed_); ++i) {
+    if (given_up()) break;
     seconds.push_back(timed(f));
+  }
   return seconds.empty() ? least : steady_mean(seconds);
 }
 
@@ -192,6 +195,7 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   const Clock::time_point start = Clock::now();
   std::vector<double> seconds;  // each as if it had the run's common work
   for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i) {
+    if (given_up() && i > 0) break;
     const std::span<const Pack> packs = updates[i % updates.size()];
     const double took = timed([&] { one(packs); });
     seconds.push_back(optimizer + std::max(0.0, took - optimizer) * update_work_ / work_of(packs));
@@ -216,7 +220,7 @@ double Rehearser::by_parts(const std::vector<Group*>& tried,
   const Clock::time_point start = Clock::now();
   std::vector<double> rounds;
   for (int round = 0; round < kMostRounds; ++round) {
-    if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    if (round > 0 && (seconds_since(start) > 0.6 * allowed_ || given_up())) break;
     rounds.push_back(0);
     for (Group* group : tried) {
       const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
@@ -290,7 +294,7 @@ RunTimes Rehearser::measure() {
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }
-  if (run_.then) run_.then();
+  if (run_.then && !given_up()) run_.then();
   restore();
   return times;
 }

@@ -48,6 +48,7 @@ struct Rehearsal {
   const ExampleSet* valid = nullptr;  // null: none
   Hyper hyper = {};
   RehearsalTime time = {};
+  std::function<bool()> should_give_up = {};  // asked between tries; true: what is known must do
   // Called last, while the step has numbers like those of a run.
   std::function<void()> then = {};
 };

@@ -192,6 +192,26 @@ TEST_F(Api, MemoryAndPackingDoNotChangeWhatIsLearnt) {
   EXPECT_NE(message_of([&] { Trainer(third, o); }).find("the smallest plan"), std::string::npos);
 }
 
+// A forecast is there to be looked at: who does not want the run then is not kept waiting.
+TEST_F(Api, GivenUpBeforeTheFirstUpdateNothingIsDone) {
+  for (bool after_forecast : {false, true}) {
+    Model model = Model::load(engine_);
+    TrainOptions o = options("given_up");
+    o.iters = 100000;
+    bool given_up = !after_forecast, looked = false;
+    TrainCallbacks callbacks;
+    callbacks.on_forecast = [&](const Forecast&) { given_up = true; };
+    callbacks.on_eval = [&](const EvalReport&) { looked = true; };
+    callbacks.should_give_up = [&] { return given_up; };
+    const TrainResult r = Trainer(model, o).run(callbacks);
+    EXPECT_TRUE(r.interrupted);
+    EXPECT_EQ(r.steps, 0);
+    EXPECT_TRUE(r.adapter_path.empty());
+    EXPECT_FALSE(looked);
+    EXPECT_TRUE(fs::is_empty(root_ / "given_up"));
+  }
+}
+
 TEST_F(Api, AWarmUpThatIsLongerThanTheRunIsMentioned) {
   Model model = Model::load(engine_);
   auto lines_with = [&](double warmup) {
