@@ -198,6 +198,9 @@ struct TrainCallbacks {
   std::function<void(const SaveReport&)> on_save = {};
   std::function<void(const std::string&)> on_message = {};  // a line for people
   std::function<bool()> should_stop = {};  // asked after each update; true: save and return
+  // Asked before the first look and update, while the step is tried too; true: return with nothing
+  // done (interrupted, no adapter_path).
+  std::function<bool()> should_give_up = {};
 };
 
 class Trainer {

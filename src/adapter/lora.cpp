@@ -213,6 +213,10 @@ const WholeModule* Adapter::find_whole(const std::string& module) const {
   return nullptr;
 }
 
+void Adapter::leave_whole(const std::string& module) {
+  std::erase_if(wholes_, [&](const WholeModule& m) { return m.module == module; });
+}
+
 std::string Adapter::tensor_of(const WholeModule& m) const {
   if (m.kind != ModuleKind::kBias) return m.module + ".weight";
   // PEFT moves what it adapts into a module beside the pair.

@@ -142,6 +142,8 @@ class Adapter {
   const std::optional<TokenRows>& tokens() const { return tokens_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
+  // The module is the base's own again. Its numbers keep their place among the parameters.
+  void leave_whole(const std::string& module);
   // The name of its tensor in the layout, and behind a prefix in PEFT's file.
   std::string tensor_of(const WholeModule& module) const;
   const ParamLayout& layout() const { return layout_; }

@@ -2,6 +2,7 @@
 // Merge and unmerge. A merged folder is a plain model folder plus wick_merge.json: which base and
 // adapter it was made from, and a fingerprint of every tensor that changed, so that a restored base
 // can be proved. A reversible merge also has wick_unmerge.safetensors: merged XOR base, by tensor.
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -58,12 +59,22 @@ bool touches(const Adapter& adapter, const std::string& tensor) {
 }
 
 // A tied folder has one table for embedding and head, which an adapter of one of them would part.
-void refuse_untying(const Adapter& adapter, const Model::Impl& m) {
+// A copy that PEFT wrote beside the adapter and nothing has changed is no reason to refuse.
+void refuse_untying(Adapter& adapter, const std::vector<float>& params, const Model::Impl& m) {
   if (!m.config.tied) return;
-  for (const char* module : {"model.embed_tokens", "lm_head"})
+  std::optional<std::vector<float>> table;
+  for (const char* module : {"model.embed_tokens", "lm_head"}) {
+    if (const WholeModule* whole = adapter.find_whole(module)) {
+      for (const WeightSpec& spec : weight_specs(m.config))
+        if (!table && spec.name == "model.embed_tokens.weight")
+          table = m.weights->read_floats(spec);
+      if (table && std::equal(table->begin(), table->end(), params.begin() + whole->offset))
+        adapter.leave_whole(module);
+    }
     if (adapter.find(module) || adapter.find_whole(module))
       fail(ErrorCode::kUnsupported, m.name(), ": embedding and head are one tensor there, and the ",
            "adapter changes ", module, " alone; run it beside the model instead");
+  }
 }
 
 void copy_other_files(const fs::path& from, const fs::path& to) {
@@ -182,7 +193,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
 
   ThreadPool pool(engine.device().threads);
   start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
-  refuse_untying(adapter, m);
+  refuse_untying(adapter, params, m);
   const SavedWeights saved = save_weights(
       out, m.config, *m.weights, save_dtype,
       [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); });

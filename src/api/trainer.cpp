@@ -310,6 +310,11 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   }
   check_loss();
   load_data();
+  if (const int64_t updates = count_updates(options, train.rows_per_epoch());
+      !forecast.assumed_rows && options.warmup > static_cast<double>(updates))
+    messages.push_back(cat("--warmup ", report::number(options.warmup),
+                           " is more than the run's updates: the rate rises over all ",
+                           report::count(updates)));
   declare();
   open_reference();
 }
@@ -410,7 +415,11 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed) t.rehearse_run(answered.count());
+  if (rehearsed) t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
+  auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
+  TrainResult nothing;
+  nothing.interrupted = true;
+  if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();
 
@@ -422,6 +431,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
     return samples;
   };
   TrainRun run(*t.step, std::move(setup));
+  // A reference may have been asked about all rows.
+  if (given_up()) return nothing;
   Watch watch(t.options, run.first_update());
   TrainResult result = run.run(watch.around(callbacks));
 

@@ -11,6 +11,7 @@
 #include "train/preference.h"
 #include "train/rehearsal.h"
 #include "train/run.h"
+#include "train/save_trial.h"
 
 namespace wick {
 
@@ -74,17 +75,14 @@ struct Trainer::Impl {
   void start();
   // The forecast by the step itself if it can be tried now, else forecast_time().
   void try_now();
-  // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look;
-  // `most_seconds` that trying the packs may take.
-  void rehearse_run(double answer_seconds, double most_seconds = Rehearsal().most_seconds);
-  // Seconds of a checkpoint with its result, and of the result alone; between which they lie.
-  struct Saving {
-    double seconds = 0, result = 0, low = 0, high = 0;
-  };
-  Checkpoint trial_checkpoint(double part) const;
+  // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
+  void rehearse_run(double answer_seconds, const RehearsalTime& time = {},
+                    const std::function<bool()>& should_give_up = {});
+  Checkpoint part_of_checkpoint(double part) const;
+  // Of the run's checkpoints and results. Requires: a step that has been tried.
   Saving try_saving() const;
-  struct FirstPacks;
-  FirstPacks first_packs() const;
+  struct SampledPacks;
+  SampledPacks sample_packs() const;
   void set_times(const RunTimes& times, double packing_seconds, const Saving& saving);
   std::string describe_choice(const PackLimits& free) const;
   std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "api/trainer_impl.h"
-#include "base/file.h"
 #include "base/process.h"
 #include "model/adapter_start.h"
 #include "train/checkpoint.h"
+#include "train/pack_work.h"
 #include "train/probe.h"
 #include "train/rehearsal.h"
 
@@ -17,17 +18,17 @@ namespace wick {
 
 namespace {
 
-// A checkpoint and its result on a common disk: bytes in a second, and what each takes whatever its
-// size.
-constexpr double kDiskRate = 3e8, kSaveSeconds = 0.02;
 // Updates whose packs stand for all.
 constexpr int64_t kSampledUpdates = 64;
+// For weighing the packs of others.
+constexpr double kWeighSeconds = 0.1;
 // The least that is tried: one pack that warms up and one that counts. It may take a fifth of the
 // run, or so many seconds of any.
 constexpr double kLeastPacks = 2, kTriedShare = 0.2, kQuickSeconds = 2;
 // What a forecast without a run may wait for: weights read and prepared, a few packs; and tries of
-// packs that are quicker.
-constexpr double kPlanSeconds = 8, kPlanPacks = 3, kLoadRate = 1e9, kPlanTries = 3;
+// packs that are quicker, as long as the run itself or so many seconds.
+constexpr double kPlanSeconds = 8, kPlanPacks = 3, kLoadRate = 1e9;
+constexpr RehearsalTime kPlanTrial{.short_share = 1, .short_seconds = 3, .most_seconds = 3};
 constexpr double kUtilisation = 0.5;  // of the device, for those estimates
 // Between which runs lay by their estimates, as shares of those.
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
@@ -39,43 +40,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double common_saving(int64_t bytes) {
-  return kSaveSeconds + static_cast<double>(bytes) / kDiskRate;
-}
-
-// The folder itself or the nearest above it that is there: on the same disk, most likely.
-std::filesystem::path existing(const std::string& folder) {
-  std::error_code none;
-  std::filesystem::path at = std::filesystem::absolute(folder, none);
-  while (!std::filesystem::is_directory(at, none) && at.has_relative_path()) at = at.parent_path();
-  return at;
-}
-
-// A folder for the moment.
-class TrialFolder {
- public:
-  explicit TrialFolder(std::filesystem::path path) : path_(std::move(path)) {
-    remove();
-    make_folder(path_);
-  }
-  ~TrialFolder() { remove(); }
-  TrialFolder(const TrialFolder&) = delete;
-  TrialFolder& operator=(const TrialFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  void remove() {
-    std::error_code none;
-    std::filesystem::remove_all(path_, none);
-  }
-  std::filesystem::path path_;
-};
-
 }  // namespace
 
-// A checkpoint of the run's size, or of a part of it. The optimizer's numbers are zero before the
-// first update, and zeros take some disks no time: these are not.
-Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
+// A part of a checkpoint of the run's size. Zeros take some disks no time: these are none.
+Checkpoint Trainer::Impl::part_of_checkpoint(double part) const {
   Checkpoint c;
   uint32_t noise = 1;
   auto fill = [&](std::span<std::byte> bytes) {
@@ -83,12 +51,8 @@ Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
       b = static_cast<std::byte>((noise = noise * 1664525u + 1013904223u) >> 24);
   };
   auto share = [&](size_t size) { return static_cast<size_t>(part * static_cast<double>(size)); };
-  if (part < 1) {
-    c.params.resize(share(static_cast<size_t>(trainable->layout.size())));
-    fill(std::as_writable_bytes(std::span(c.params)));
-  } else {
-    c.params = step->params();  // a result is made of them, too
-  }
+  c.params.resize(share(static_cast<size_t>(trainable->layout.size())));
+  fill(std::as_writable_bytes(std::span(c.params)));
   if (options.keep_best || options.early_stop > 0) c.best = c.params;
   for (const OptimizerState& state : step->states()) {
     const size_t count = share(static_cast<size_t>(state.shape.elements()));
@@ -96,90 +60,87 @@ Checkpoint Trainer::Impl::trial_checkpoint(double part) const {
         {state.name, state.dtype, std::vector<std::byte>(count * dtype_bytes(state.dtype))});
     fill(c.states.back().bytes);
   }
-  c.run = identity();
   return c;
 }
 
-// By writing them, or of large ones a part. Where that fails the checkpoint will, and say which
-// file: a forecast is no reason to stop.
-Trainer::Impl::Saving Trainer::Impl::try_saving() const try {
-  constexpr int64_t kMost = int64_t{64} << 20, kQuick = int64_t{8} << 20;
-  const TrialFolder folder(existing(options.adapter_path) / ".wick_trial");
-  Saving saving;
-  const int times = forecast.disk_bytes <= kQuick ? 2 : 1;
-  // A single try says nothing of a disk's moods.
-  const double mood = times > 1 ? 1 : 1.3;
-  auto count = [&](double seconds) {
-    saving.seconds += seconds / times;
-    saving.low = saving.low > 0 ? std::min(saving.low, seconds) : seconds / mood;
-    saving.high = std::max(saving.high, seconds * mood);
-  };
-  auto seconds_of = [](const auto& work) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return seconds_since(start);
-  };
+// By doing what a run does, or of large checkpoints a part.
+Saving Trainer::Impl::try_saving() const {
+  constexpr int64_t kMost = int64_t{64} << 20;
+  SaveTrial trial;
+  trial.place = options.adapter_path;
+  trial.bytes = forecast.disk_bytes;
+  trial.result_bytes = forecast.params;
+  Checkpoint c;
   if (forecast.disk_bytes <= kMost && others.empty()) {
-    // What the numbers take on their way from the device.
-    const double fetched = seconds_of([&] {
-      step->params();
-      for (size_t k = 0; k < step->states().size(); ++k) step->state(k);
-    });
-    const Checkpoint c = trial_checkpoint(1);
-    for (int i = 0; i < times; ++i) {
-      release_free_memory();  // as the run does
-      const double state = seconds_of([&] { save_checkpoint(folder.path(), c); });
-      const double result = seconds_of([&] { save_result(folder.path().string(), c.params); });
-      saving.result += result / times;
-      count(fetched + state + result);
-    }
-    return saving;
+    trial.checkpoint = [&](const std::filesystem::path& folder) {
+      c = {};
+      release_free_memory();
+      c.params = step->params();
+      if (options.keep_best || options.early_stop > 0) c.best = c.params;
+      for (size_t i = 0; i < step->states().size(); ++i)
+        c.states.push_back({step->states()[i].name, step->states()[i].dtype, step->state(i)});
+      c.run = identity();
+      save_checkpoint(folder, c);
+    };
+    trial.result = [&](const std::filesystem::path& folder) {
+      save_result(folder.string(), c.params);
+    };
+    return wick::try_saving(trial);
   }
-  // A part of the checkpoint stands for its bytes and the result's; each file has its own price.
   const auto all = static_cast<double>(forecast.disk_bytes);
-  const double files = 3.0 * static_cast<double>(1 + others.size());  // checkpoint, adapter, config
-  const Checkpoint c = trial_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
+  c = part_of_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
   double bytes = 4.0 * static_cast<double>(c.params.size() + c.best.size());
   for (const CheckpointState& state : c.states) bytes += static_cast<double>(state.bytes.size());
-  for (int i = 0; i < times; ++i) {
-    const double each = seconds_of([&] { write_file(folder.path() / "empty", ""); });
-    const double part = seconds_of([&] { save_checkpoint(folder.path(), c); });
-    count(files * each + std::max(0.0, part - each) * all / std::max(1.0, bytes));
-  }
-  saving.result = saving.seconds * static_cast<double>(forecast.params) / std::max(1.0, all);
-  return saving;
-} catch (const std::exception&) {
-  const double seconds = common_saving(forecast.disk_bytes);
-  return {seconds, 0, seconds, seconds};
+  trial.part = std::max(1.0, bytes) / all;
+  trial.files = 3 * static_cast<int64_t>(1 + others.size());  // checkpoint, adapter, config
+  trial.checkpoint = [&](const std::filesystem::path& folder) { save_checkpoint(folder, c); };
+  return wick::try_saving(trial);
 }
 
-// The packs of a run's first updates.
-struct Trainer::Impl::FirstPacks {
+// The packs of some of a run's updates, evenly spread over it, and of the held-out rows.
+struct Trainer::Impl::SampledPacks {
   std::vector<Pack> packs, held_out;
   std::vector<size_t> update_packs;  // of each update
   int64_t updates = 0;
-  double seconds = 0;  // of making those of one update
+  double work = 0;      // of the run's updates, on average (PackWork)
+  double own_work = 0;  // of those that are here
+  double seconds = 0;   // of making the packs of one update
   double per_update() const {
     return static_cast<double>(packs.size()) / static_cast<double>(updates);
   }
 };
 
-Trainer::Impl::FirstPacks Trainer::Impl::first_packs() const {
+Trainer::Impl::SampledPacks Trainer::Impl::sample_packs() const {
   const Order order = this->order();
-  FirstPacks first;
+  const int64_t updates = std::max<int64_t>(1, forecast.updates);
+  SampledPacks sampled;
+  sampled.updates = std::min(kSampledUpdates, updates);
+  PackWork work;
   const auto start = std::chrono::steady_clock::now();
-  first.updates = std::min(
-      {kSampledUpdates, order.updates_per_epoch(), std::max<int64_t>(1, forecast.updates)});
-  for (int64_t i = 0; i < first.updates; ++i) {
-    const size_t before = first.packs.size();
-    for (Pack& pack :
-         pack_rows(train, order.update(i), step->limits(), options.seed, 0, options.packing))
-      first.packs.push_back(std::move(pack));
-    first.update_packs.push_back(first.packs.size() - before);
+  // Each grid of updates is spread over all of the run and lies between those before it; one that
+  // is weighed only leaves no packs behind.
+  double sum = 0, grids = 0;
+  for (double offset : {0.5, 0.0, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875}) {
+    if (grids > 0 && (updates <= kSampledUpdates || seconds_since(start) > kWeighSeconds)) break;
+    for (int64_t i = 0; i < sampled.updates; ++i) {
+      const auto index =
+          static_cast<int64_t>((static_cast<double>(i) + offset) * static_cast<double>(updates) /
+                               static_cast<double>(sampled.updates));
+      std::vector<Pack> packs =
+          pack_rows(train, order.update(index), step->limits(), options.seed, order.epoch_of(index),
+                    options.packing, order.copies(index));
+      for (const Pack& pack : packs) sum += work.of(step->micro_plan(pack), pack);
+      if (grids > 0) continue;
+      sampled.update_packs.push_back(packs.size());
+      std::move(packs.begin(), packs.end(), std::back_inserter(sampled.packs));
+    }
+    if (++grids > 1) continue;
+    sampled.own_work = sum / static_cast<double>(sampled.updates);
+    sampled.seconds = seconds_since(start) / static_cast<double>(sampled.updates);
   }
-  first.seconds = seconds_since(start) / static_cast<double>(first.updates);
-  if (valid) first.held_out = valid_packs(*valid, options, step->limits());
-  return first;
+  sampled.work = sum / grids / static_cast<double>(sampled.updates);
+  if (valid) sampled.held_out = valid_packs(*valid, options, step->limits());
+  return sampled;
 }
 
 void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, const Saving& saving) {
@@ -212,17 +173,17 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
 void Trainer::Impl::forecast_time() {
   const Model::Impl& m = model->impl();
   if (timed || m.backend().peak_gflops(m.weights->compute()) <= 0) return;
-  const FirstPacks first = first_packs();
-  const double attended = mean_attended(first.packs);
+  const SampledPacks sampled = sample_packs();
+  const double attended = mean_attended(sampled.packs);
   const SpeedProbe probe(
       m.backend(), m.config, *m.weights, *trainable,
       {step->limits(), attended, forecast.recompute, step->micro_flops(),
        forecast.peak_bytes - forecast.weights, static_cast<float>(options.skip_below),
        optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1)});
   RunTimes times;
-  for (const Pack& pack : first.packs)
-    times.update +=
-        probe.seconds(step->micro_plan(pack), attended) / static_cast<double>(first.updates);
+  const double share = sampled.work / sampled.own_work / static_cast<double>(sampled.updates);
+  for (const Pack& pack : sampled.packs)
+    times.update += share * probe.seconds(step->micro_plan(pack), attended);
   times.update += probe.update_seconds(trainable->layout.size());
   if (free_step) {
     // Both by the rates of one probe, so that its noise cancels.
@@ -233,12 +194,12 @@ void Trainer::Impl::forecast_time() {
     };
     forecast.time_factor = update_seconds(*step) / update_seconds(*free_step);
   }
-  const auto held_out = static_cast<double>(first.held_out.size());
+  const auto held_out = static_cast<double>(sampled.held_out.size());
   const double score = probe.seconds(
-      step->score_plan(), first.held_out.empty() ? attended : mean_attended(first.held_out));
+      step->score_plan(), sampled.held_out.empty() ? attended : mean_attended(sampled.held_out));
   if (const PrefixCache* prefix = step->prefix()) {
     const double one = probe.seconds(prefix->plan(), attended);
-    times.prefix = first.per_update() * one;
+    times.prefix = sampled.per_update() * one;
     times.eval_prefix = held_out * one;
   }
   times.eval = held_out * score;
@@ -246,7 +207,7 @@ void Trainer::Impl::forecast_time() {
     const Plan* beside = kind->beside_plan();
     const double asked = beside ? probe.seconds(*beside, attended) : score;
     const Loss::Passes passes = kind->passes();
-    times.update += first.per_update() * (passes.own * score + passes.beside * asked);
+    times.update += sampled.per_update() * (passes.own * score + passes.beside * asked);
     times.eval += held_out * (passes.eval_own * score + passes.eval_beside * asked);
     times.prepare =
         asked * static_cast<double>(kind->count_asked(train, valid ? &*valid : nullptr));
@@ -254,8 +215,7 @@ void Trainer::Impl::forecast_time() {
   times.cold = probe.cold_seconds(forecast.peak_bytes - forecast.weights);
   times.low = kEstimatedLow;
   times.high = kEstimatedHigh;
-  const double saving = common_saving(forecast.disk_bytes);
-  set_times(times, first.seconds, {saving, 0, saving, saving});
+  set_times(times, sampled.seconds, common_saving(forecast.disk_bytes));
 }
 
 // Of one pack, from its arithmetic; 0 where the device cannot be timed.
@@ -310,27 +270,31 @@ void Trainer::Impl::try_now() {
   start();
   const auto asked = std::chrono::steady_clock::now();
   if (options.sample_at_evals) answer(sample_prompts(), step->params_buffer());
-  rehearse_run(seconds_since(asked), kPlanTries);
+  rehearse_run(seconds_since(asked), kPlanTrial);
 }
 
-void Trainer::Impl::rehearse_run(double answer_seconds, double most_seconds) {
-  const FirstPacks first = first_packs();
+void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& time,
+                                 const std::function<bool()>& should_give_up) {
+  const SampledPacks sampled = sample_packs();
   Rehearsal r;
-  r.packs = first.packs;
-  r.updates = static_cast<double>(first.updates);
-  r.update_packs = first.update_packs;
-  r.run_packs = first.per_update() * static_cast<double>(forecast.updates);
-  r.held_out = first.held_out;
+  r.packs = sampled.packs;
+  r.updates = static_cast<double>(sampled.updates);
+  r.update_packs = sampled.update_packs;
+  r.update_work = sampled.work;
+  r.run_packs = sampled.per_update() * static_cast<double>(forecast.updates);
+  r.held_out = sampled.held_out;
   r.train = &train;
   r.valid = valid ? &*valid : nullptr;
   r.hyper = optimizer_hyper(options, options.learning_rate, 1);
-  r.most_seconds = most_seconds;
+  r.time = time;
+  r.should_give_up = should_give_up;
+  Saving saving;
+  r.then = [&] { saving = try_saving(); };
   RunTimes times = wick::rehearse(*step, r);
   if (options.sample_at_evals) times.eval += answer_seconds;
-  const Saving saving = try_saving();
   // The best of the looks so far is saved; most of them are, at first.
   if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
-  set_times(times, first.seconds, saving);
+  set_times(times, sampled.seconds, saving);
   forecast.tried = true;
   // All of the plan has been touched, where it lies in this process at all.
   release_free_memory();

@@ -85,7 +85,13 @@ int run(const Args& args, const Flags& flags) {
       .on_save = [&](const SaveReport& report) { view.saved(report); },
       .on_message = [&](const std::string& line) { view.message(line); },
       .should_stop = [&] { return stop.asked(); },
+      .should_give_up = [&] { return stop.asked(); },
   });
+  if (result.interrupted && result.adapter_path.empty()) {
+    out.event({{"event", "done"}, {"steps", 0}, {"interrupted", true}});
+    out.result("stopped before the first update; nothing was saved or changed");
+    return kInterrupted;
+  }
   view.finish(result);
 
   bool full = options.fine_tune_type == "full";

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "train/pack_work.h"
 #include "train/probe.h"
 #include "train/sweep.h"
 
@@ -17,16 +18,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rehearsal may take: a small share of a long run, a larger one of a short run, and of one
-// that ends at once as much as the run.
-constexpr double kShare = 0.04, kShortShare = 0.2, kShortSeconds = 1.5, kLeastSeconds = 0.5;
+constexpr double kLeastSeconds = 0.5;  // of a run that takes as long
 constexpr int kMostRounds = 1000;
 // Over which a processor's mood is averaged.
 constexpr double kStretchSeconds = 0.1;
 constexpr size_t kPacksOfProgram = 3;
 // Quick updates are tried whole, one after the other as a run has them: what one leaves in the
 // caches is then what the next one finds. At least so many must fit, and no more are told apart.
-constexpr double kLeastUpdates = 8;
+constexpr double kLeastUpdates = 4;
 constexpr size_t kMostUpdates = 16;
 // Programs that are tried; between their sizes the time of a pack is taken to grow evenly.
 constexpr size_t kMostPrograms = 4;
@@ -36,7 +35,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 template <typename F>
-double timed(const F& f) {
+double timed(F&& f) {
   const Clock::time_point start = Clock::now();
   f();
   return seconds_since(start);
@@ -77,6 +76,7 @@ class Rehearser {
     params_ = step.params();
     if (lanes_ > 1) joint_.emplace(step);
     for (size_t k = 0; kind_ && k < lanes_; ++k) kinds_.push_back(kind_->lane(k));
+    update_work_ = run.update_work > 0 ? run.update_work : work_of(run.packs) / run.updates;
   }
 
   RunTimes measure();
@@ -100,8 +100,14 @@ class Rehearser {
   std::vector<Group*> choose_programs(std::map<const Plan*, Group>& groups) const;
   // The same more than once, the first of which does not count; fewer where it takes long.
   template <typename F>
-  double repeated(const F& f);
+  double repeated(F&& f);
   void restore();
+  bool given_up() const { return run_.should_give_up && run_.should_give_up(); }
+  double work_of(std::span<const Pack> packs) {
+    double sum = 0;
+    for (const Pack& pack : packs) sum += work_.of(step_.micro_plan(pack), pack);
+    return sum;
+  }
 
   // What a loss asks: the step, or the first of its lanes.
   RunStep& asker() { return joint_ ? joint_->lane(0) : static_cast<RunStep&>(step_); }
@@ -114,17 +120,21 @@ class Rehearser {
   size_t lanes_ = 1;
   std::vector<float> params_;
   double allowed_ = 0;
+  PackWork work_;
+  double update_work_ = 0;  // of the run's updates, on average
 };
 
 template <typename F>
-double Rehearser::repeated(const F& f) {
+double Rehearser::repeated(F&& f) {
   constexpr int kMost = 8;
   constexpr double kPart = 0.15;
   const Clock::time_point start = Clock::now();
   double least = timed(f);
   std::vector<double> seconds;
-  for (int i = 0; i < kMost && (i == 0 || seconds_since(start) < kPart * allowed_); ++i)
+  for (int i = 0; i < kMost && (i == 0 || seconds_since(start) < kPart * allowed_); ++i) {
+    if (given_up()) break;
     seconds.push_back(timed(f));
+  }
   return seconds.empty() ? least : steady_mean(seconds);
 }
 
@@ -133,7 +143,7 @@ std::vector<Group*> Rehearser::choose_programs(std::map<const Plan*, Group>& gro
   for (auto& [plan, group] : groups) all.push_back(&group);
   std::sort(all.begin(), all.end(),
             [](const Group* a, const Group* b) { return a->flops < b->flops; });
-  const auto affordable = static_cast<size_t>(std::max(1.0, kShare * run_.run_packs));
+  const auto affordable = static_cast<size_t>(std::max(1.0, run_.time.share * run_.run_packs));
   const size_t count = std::min({all.size(), kMostPrograms, affordable});
   std::vector<Group*> chosen;
   for (size_t i = 0; i < count; ++i)
@@ -153,7 +163,9 @@ double Rehearser::look() {
     for (const Pack& pack : packs) step_.evaluate(of_all_lanes(pack), logp);
   };
   const double one = repeated([&] { evaluate(run_.held_out.first(1)); });
-  const double all = one * static_cast<double>(run_.held_out.size());
+  double works = 0;
+  for (const Pack& pack : run_.held_out) works += work_.of(step_.score_plan(), pack);
+  const double all = one * works / work_.of(step_.score_plan(), run_.held_out.front());
   if (run_.held_out.size() == 1 || all > kPart * allowed_) return all;
   return repeated([&] { evaluate(run_.held_out); });
 }
@@ -161,13 +173,15 @@ double Rehearser::look() {
 double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   const double each = pack_seconds * static_cast<double>(run_.packs.size()) / run_.updates;
   if (lanes_ > 1 || run_.update_packs.empty() || kLeastUpdates * each > 0.6 * allowed_) return 0;
-  std::vector<std::span<const Pack>> updates;
+  // Spread over those that are given, which are spread over the run.
+  std::vector<std::span<const Pack>> all, updates;
   size_t at = 0;
   for (size_t count : run_.update_packs) {
-    if (updates.size() == kMostUpdates) break;
-    updates.push_back(run_.packs.subspan(at, count));
+    all.push_back(run_.packs.subspan(at, count));
     at += count;
   }
+  const size_t most = std::min(all.size(), kMostUpdates);
+  for (size_t i = 0; i < most; ++i) updates.push_back(all[(2 * i + 1) * all.size() / (2 * most)]);
   auto one = [&](std::span<const Pack> packs) {
     int64_t counted = 0;
     for (const Pack& pack : packs) counted += kind_ ? kind_->count(pack) : pack.used_targets;
@@ -175,11 +189,17 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
     step_.step(packs, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)), {&run_.hyper, 1});
   };
   if (PrefixCache* prefix = step_.prefix())
-    for (const Pack& pack : run_.packs.first(at)) prefix->rows(pack, RowSet::kTrain);
+    for (std::span<const Pack> packs : updates)
+      for (const Pack& pack : packs) prefix->rows(pack, RowSet::kTrain);
+  const double optimizer = repeated([&] { update(); });
   const Clock::time_point start = Clock::now();
-  std::vector<double> seconds;
-  for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i)
-    seconds.push_back(timed([&] { one(updates[i % updates.size()]); }));
+  std::vector<double> seconds;  // each as if it had the run's common work
+  for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i) {
+    if (given_up() && i > 0) break;
+    const std::span<const Pack> packs = updates[i % updates.size()];
+    const double took = timed([&] { one(packs); });
+    seconds.push_back(optimizer + std::max(0.0, took - optimizer) * update_work_ / work_of(packs));
+  }
   const Spread spread = spread_of(seconds, kStretchSeconds);
   times.low = spread.low;
   times.high = spread.high;
@@ -200,7 +220,7 @@ double Rehearser::by_parts(const std::vector<Group*>& tried,
   const Clock::time_point start = Clock::now();
   std::vector<double> rounds;
   for (int round = 0; round < kMostRounds; ++round) {
-    if (round > 0 && seconds_since(start) > 0.6 * allowed_) break;
+    if (round > 0 && (seconds_since(start) > 0.6 * allowed_ || given_up())) break;
     rounds.push_back(0);
     for (Group* group : tried) {
       const Pack& pack = *group->sampled[static_cast<size_t>(round) % group->sampled.size()];
@@ -215,7 +235,8 @@ double Rehearser::by_parts(const std::vector<Group*>& tried,
   const std::vector<const Group*> known(tried.begin(), tried.end());
   for (const auto& [plan, group] : groups)
     packs += static_cast<double>(group.packs.size()) * seconds_of(group.flops, known);
-  return packs / run_.updates + repeated([&] { update(); });
+  const double own_work = work_of(run_.packs) / run_.updates;
+  return packs / run_.updates * update_work_ / own_work + repeated([&] { update(); });
 }
 
 RunTimes Rehearser::measure() {
@@ -245,9 +266,10 @@ RunTimes Rehearser::measure() {
     first = std::max(first, timed([&] { accumulate(*group->sampled.front()); }));
   update();
   const double whole = first * run_.run_packs;
+  const RehearsalTime& time = run_.time;
   const double short_run =
-      std::clamp(kShortShare * whole, std::min(whole, kLeastSeconds), kShortSeconds);
-  allowed_ = std::min(run_.most_seconds, std::max(kShare * whole, short_run));
+      std::clamp(time.short_share * whole, std::min(whole, kLeastSeconds), time.short_seconds);
+  allowed_ = std::min(time.most_seconds, std::max(time.share * whole, short_run));
 
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
   times.update = whole_updates(first, times);
@@ -258,8 +280,9 @@ RunTimes Rehearser::measure() {
     if (by_packs)
       times.update += repeated([&] { kind_->begin_update(asker(), run_.packs.first(asked)); });
     if (const int64_t count = kind_->count_asked(*run_.train, run_.valid))
-      times.prepare =
-          static_cast<double>(count) * repeated([&] { kind_->ask(asker(), run_.packs.front()); });
+      times.prepare = static_cast<double>(count) * repeated([&, i = size_t{0}]() mutable {
+                        kind_->ask(asker(), run_.packs[i++ % run_.packs.size()]);
+                      });
   }
   const auto held_out = static_cast<double>(run_.held_out.size());
   times.eval = look();
@@ -271,6 +294,7 @@ RunTimes Rehearser::measure() {
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }
+  if (run_.then && !given_up()) run_.then();
   restore();
   return times;
 }

@@ -3,6 +3,7 @@
 // results thrown away. Afterwards the step is what it was: same numbers, states and bits to come.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "train/step.h"
@@ -29,16 +30,27 @@ struct Spread {
 };
 Spread spread_of(std::span<const double> seconds, double stretch);
 
+// What trying may take: a share of a short run up to some seconds, a small one of a long run up to
+// more of them, and of one that ends at once as much as the run.
+struct RehearsalTime {
+  double short_share = 0.2, short_seconds = 2;
+  double share = 0.04, most_seconds = 20;
+};
+
 struct Rehearsal {
-  std::span<const Pack> packs;            // of the run's first updates
+  std::span<const Pack> packs;            // of updates that are spread over the run
   double updates = 1;                     // that many
   std::vector<size_t> update_packs = {};  // of each of them, where whole updates may be tried
+  double update_work = 0;                 // of the run's, on average (PackWork); 0: of these
   double run_packs = 1;                   // of the whole run
   std::span<const Pack> held_out;         // all that are looked at
   const ExampleSet* train = nullptr;
   const ExampleSet* valid = nullptr;  // null: none
   Hyper hyper = {};
-  double most_seconds = 20;  // that trying may take, where two packs take less
+  RehearsalTime time = {};
+  std::function<bool()> should_give_up = {};  // asked between tries; true: what is known must do
+  // Called last, while the step has numbers like those of a run.
+  std::function<void()> then = {};
 };
 
 // Requires: a compiled step before its first update. What its frozen blocks' outputs are kept in is

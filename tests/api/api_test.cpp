@@ -192,6 +192,42 @@ TEST_F(Api, MemoryAndPackingDoNotChangeWhatIsLearnt) {
   EXPECT_NE(message_of([&] { Trainer(third, o); }).find("the smallest plan"), std::string::npos);
 }
 
+// A forecast is there to be looked at: who does not want the run then is not kept waiting.
+TEST_F(Api, GivenUpBeforeTheFirstUpdateNothingIsDone) {
+  for (bool after_forecast : {false, true}) {
+    Model model = Model::load(engine_);
+    TrainOptions o = options("given_up");
+    o.iters = 100000;
+    bool given_up = !after_forecast, looked = false;
+    TrainCallbacks callbacks;
+    callbacks.on_forecast = [&](const Forecast&) { given_up = true; };
+    callbacks.on_eval = [&](const EvalReport&) { looked = true; };
+    callbacks.should_give_up = [&] { return given_up; };
+    const TrainResult r = Trainer(model, o).run(callbacks);
+    EXPECT_TRUE(r.interrupted);
+    EXPECT_EQ(r.steps, 0);
+    EXPECT_TRUE(r.adapter_path.empty());
+    EXPECT_FALSE(looked);
+    EXPECT_TRUE(fs::is_empty(root_ / "given_up"));
+  }
+}
+
+TEST_F(Api, AWarmUpThatIsLongerThanTheRunIsMentioned) {
+  Model model = Model::load(engine_);
+  auto lines_with = [&](double warmup) {
+    TrainOptions o = options("warm");
+    o.warmup = warmup;
+    std::string lines;
+    TrainCallbacks callbacks;
+    callbacks.on_message = [&](const std::string& line) { lines += line + "\n"; };
+    Trainer(model, o).run(callbacks);
+    return lines;
+  };
+  const std::string said = "--warmup 100 is more than the run's updates: the rate rises over all 8";
+  EXPECT_NE(lines_with(100).find(said), std::string::npos);
+  EXPECT_EQ(lines_with(8).find("--warmup"), std::string::npos);
+}
+
 TEST_F(Api, MergedAndRunTimeAdapterGiveTheSameTextAndUnmergeTheBase) {
   Model model = Model::load(engine_);
   Trainer(model, options("adapter")).run();
@@ -220,6 +256,42 @@ TEST_F(Api, MergedAndRunTimeAdapterGiveTheSameTextAndUnmergeTheBase) {
       EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end())) << name;
     }
   }
+}
+
+// PEFT writes a model's own table beside the adapter when it was resized or named.
+TEST_F(Api, ATiedTableThatNothingChangedDoesNotHinderAMerge) {
+  Model model = Model::load(engine_);
+  Trainer(model, options("adapter")).run();
+  const std::string table = "model.embed_tokens.weight";
+  const SafetensorsSet base =
+      SafetensorsSet::open(fs::path(WICK_SOURCE_DIR) / "models/tiny/model.safetensors");
+  const SafetensorsSet::Found own = base.find(table);
+  const fs::path file = root_ / "adapter/adapter_model.safetensors";
+  const fs::path plain = root_ / "plain.safetensors";
+  fs::copy_file(file, plain);
+  auto merge_with = [&](std::vector<std::byte> copy) {
+    const SafetensorsFile adapter(plain);
+    SafetensorsWriter out(file);
+    out.declare("base_model.model." + table, *own.info->dtype, own.info->shape);
+    for (const TensorInfo& t : adapter.tensors()) out.declare(t.name, *t.dtype, t.shape);
+    out.write("base_model.model." + table, copy);
+    for (const TensorInfo& t : adapter.tensors()) out.write(t.name, adapter.bytes(t));
+    out.commit();
+    MergeOptions m;
+    m.adapter_path = (root_ / "adapter").string();
+    m.save_path = (root_ / "merged").string();
+    return merge_adapter(engine_, m);
+  };
+  std::vector<std::byte> copy(own.bytes().begin(), own.bytes().end());
+  const MergeResult merged = merge_with(copy);
+  EXPECT_EQ(merged.tensors, static_cast<int64_t>(base.names().size()));
+  // The table is not among what has changed, and stays as it was.
+  const SafetensorsSet result = SafetensorsSet::open(root_ / "merged");
+  const SafetensorsSet::Found now = result.find(table);
+  EXPECT_TRUE(std::equal(copy.begin(), copy.end(), now.bytes().begin(), now.bytes().end()));
+  EXPECT_EQ(bytes("merged/wick_merge.json").find(table), std::string::npos);
+  copy[0] ^= std::byte{1};
+  EXPECT_NE(message_of([&] { merge_with(copy); }).find("embed_tokens alone"), std::string::npos);
 }
 
 TEST_F(Api, ManyPromptsGetWhatTheyGetAlone) {

@@ -54,6 +54,64 @@ TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
   EXPECT_NEAR(forecast / took, 1.0, 0.05) << forecast << " forecast, " << took << " taken";
 }
 
+// --memory at a quarter, a half and three quarters of what the free plan takes beside the weights:
+// the process is held to it as well as the plan, and learns the same.
+TEST(MemoryBound, HoldsInTheProcessWithTheSameLosses) {
+  TempFolder folder;
+  folder.write("data/train.jsonl", long_rows(16));
+  struct Taken {
+    Json forecast;
+    double process = 0;
+    std::vector<double> losses;
+  };
+  auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"train",
+                                 "--json",
+                                 "--data",
+                                 folder.path("data"),
+                                 "--adapter-path",
+                                 folder.path("out"),
+                                 "--device",
+                                 "cpu",
+                                 "--threads",
+                                 "2",
+                                 "--max-seq-length",
+                                 "512",
+                                 "--batch-size",
+                                 "8",
+                                 "--iters",
+                                 "2",
+                                 "--steps-per-report",
+                                 "1",
+                                 "--dtype",
+                                 "f32"});
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    Taken taken{r.event("forecast"), r.event("done")["peak_bytes"].get<double>(), {}};
+    for (const Json& j : r.lines())
+      if (j["event"] == "step") taken.losses.push_back(j["loss"].get<double>());
+    return taken;
+  };
+  const Taken free = run({});
+  const auto peak = free.forecast["peak_bytes"].get<int64_t>();
+  const auto changing =
+      free.forecast["arena"].get<int64_t>() + free.forecast["feeds"].get<int64_t>();
+  for (double share : {0.25, 0.5, 0.75}) {
+    const int64_t bound =
+        peak - changing + static_cast<int64_t>(share * static_cast<double>(changing));
+    const Taken held = run({"--memory", std::to_string(bound) + "B"});
+    const auto planned = held.forecast["peak_bytes"].get<double>();
+    EXPECT_LE(planned, static_cast<double>(bound)) << share;
+    const double besides = held.forecast["process_bytes"].get<double>();
+    EXPECT_NEAR((planned + besides) / held.process, 1.0, 0.05) << share;
+    // What is saved is saved by the process.
+    EXPECT_LT(held.process, free.process - 0.8 * (static_cast<double>(peak) - planned)) << share;
+    ASSERT_EQ(held.losses.size(), free.losses.size());
+    for (size_t i = 0; i < free.losses.size(); ++i)
+      EXPECT_NEAR(held.losses[i], free.losses[i], 1e-5) << held.forecast["choice"];
+  }
+}
+
 // wick plan tries the step where the model is at hand, and says so.
 TEST(ForecastTime, SaysWhatWasTried) {
   TempFolder folder;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "model/config.h"
+#include "train/pack_work.h"
 #include "train/time_left.h"
 #include "unit/train/small_model.h"
 
@@ -90,6 +91,42 @@ TEST_P(RehearsalTest, LeavesTheRunAsItWas) {
     for (size_t s = 0; s < plain->states().size(); ++s)
       EXPECT_EQ(plain->state(s), tried->state(s)) << plain->states()[s].name;
   }
+}
+
+// What is called last finds numbers that have moved; the run finds those before.
+TEST_P(RehearsalTest, EndsWithWhatFollowsTheTrial) {
+  const std::unique_ptr<TrainStep> tried = step(false);
+  const ExampleSet rows = rows_of({40, 9});
+  const std::vector<Pack> packs = packs_of(rows, tried->limits());
+  const std::vector<float> start = tried->params();
+  int calls = 0;
+  Rehearsal r;
+  r.packs = packs;
+  r.train = &rows;
+  r.hyper = AdamwSettings().hyper();
+  r.then = [&] {
+    ++calls;
+    EXPECT_NE(tried->params(), start);
+  };
+  rehearse(*tried, r);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(tried->params(), start);
+}
+
+TEST_P(RehearsalTest, WorkGrowsWithWhatAPackHolds) {
+  const std::unique_ptr<TrainStep> s = step(false);
+  PackWork work;
+  auto of = [&](std::initializer_list<int64_t> lengths) {
+    const std::vector<Pack> packs = packs_of(rows_of(lengths), s->limits());
+    EXPECT_EQ(packs.size(), 1U);
+    return work.of(s->micro_plan(packs[0]), packs[0]);
+  };
+  // One program, more targets; the same slots, longer rows; a larger program.
+  EXPECT_LT(of({8}), of({8, 8}));
+  EXPECT_LT(of({9, 9, 9}), of({25}));
+  EXPECT_LT(of({25}), of({60}));
+  // All but attention and head is a program's own: half of it at least.
+  EXPECT_GT(of({8}), 0.5 * of({30}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, RehearsalTest, testing::Values(Op::kAdamw, Op::kLion));
