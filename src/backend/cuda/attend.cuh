@@ -64,14 +64,15 @@ struct AttendArgs {
   int out_at, x_at, x_ld, gains_at, counts_at, joint_at, most_at, new_at, raw_at, own_at;
 };
 
-template <class W, int E, int kTiles>
+// kTiles: 4 rows of x each. kShared: the cluster's blocks make x together.
+template <class W, int E, int kTiles, bool kShared>
 __global__ void __launch_bounds__(kAttendThreads, 2)
     attend_fwd(const __grid_constant__ AttendArgs<W> p) {
   using X = typename W::template X<kTiles>;
   constexpr int kHalf = E / 2, kChunks = E / 16;  // of a head: what a lane has of a part's sums
   extern __shared__ __align__(128) uint8_t shared[];
-  // Complete when the rows of q, k, v and of o are there; q, k, v of all blocks; parts; y.
-  __shared__ CopyBarrier ready[2], given[3];
+  // Complete when the rows of q, k, v and of o are there; q, k, v of all blocks; parts; y; x.
+  __shared__ CopyBarrier ready[2], given[4];
   __shared__ RowSquares squares;
   __shared__ int new_rows[kAttendRows];
   __shared__ int2 spans[kAttendRows];  // keys of a row, and of a part of them
@@ -101,12 +102,13 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(ready + i, 1);
-    for (int i = 0; i < 3; ++i) barrier_init(given + i, 1);
+    for (int i = 0; i < 4; ++i) barrier_init(given + i, 1);
     barriers_ready();
     barrier_expect(ready, 2 * pairs * p.qkv.bytes);
     barrier_expect(ready + 1, rows * (p.out_bytes + p.scale_bytes));
     barrier_expect(given, p.m * new_ld * 2);
     barrier_expect(given + 2, p.m * width * 2);
+    if constexpr (kShared) barrier_expect(given + 3, shared_scaled_bytes(p.m, p.k));
   }
   __syncthreads();
   // Copies are asked for by all threads: one warp asks for one in 50 cycles.
@@ -195,7 +197,10 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   __syncthreads();
   wait_for_previous();
 
-  make_scaled<W, 5>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
+  if constexpr (kShared)
+    share_scaled<W, 5>(p.norm, p.m, p.k, cluster, rank, x, gains, squares, given + 3);
+  else
+    make_scaled<W, 5>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
 
   const int tile_floats = 16 << p.m_shift;
   {

@@ -29,11 +29,11 @@ inline AttendShare attend_share(int64_t tiles, int64_t units) {
 
 constexpr int64_t kAttendMost = int64_t{160} << 10;
 
-template <class W, int E, int kTiles>
+template <class W, int E, int kTiles, bool kShared>
 bool launch_attend(const Queue& queue, const Attend& a, const W& qkv, const W& out) {
   const MatvecRotation& r = a.rotation;
   const int64_t m = a.in.a.rows, k = a.in.a.cols, group = r.heads / r.kv_heads, width = group * E;
-  const auto kernel = attend_fwd<W, E, kTiles>;
+  const auto kernel = attend_fwd<W, E, kTiles, kShared>;
   auto narrow = [](int64_t n) { return static_cast<int>(n); };
   auto row_ld = [](int64_t bytes) { return divide_up(bytes, 128) * 128 + W::kPad; };
   const int64_t out_bytes = width / W::kUnit * W::kUnitBytes;
@@ -133,8 +133,10 @@ bool attend_codes_here(const Queue& queue, const Attend& a) {
       return W{codes(w), static_cast<int>(device_row_bytes(w.dtype, w.cols)),
                static_cast<int>(quant_groups(w.dtype, w.cols))};
     };
-    return a.in.a.rows <= 4 ? launch_attend<W, 64, 1>(queue, a, coded(a.qkv), coded(a.out))
-                            : launch_attend<W, 64, 2>(queue, a, coded(a.qkv), coded(a.out));
+    const W qkv = coded(a.qkv), out = coded(a.out);
+    if (a.in.a.rows < kSharedRows) return launch_attend<W, 64, 1, false>(queue, a, qkv, out);
+    return a.in.a.rows <= 4 ? launch_attend<W, 64, 1, true>(queue, a, qkv, out)
+                            : launch_attend<W, 64, 2, true>(queue, a, qkv, out);
   };
   return quant_group(a.qkv.dtype) >= 64 ? go(std::true_type{}) : go(std::false_type{});
 }

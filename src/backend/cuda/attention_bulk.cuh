@@ -95,8 +95,9 @@ __device__ inline void cluster_leave() {
 }
 
 // A barrier of the groups that multiply.
+template <int Groups = kBulkGroups>
 __device__ inline void bulk_meet() {
-  asm volatile("bar.sync 1, %0;\n" ::"n"(128 * kBulkGroups) : "memory");
+  asm volatile("bar.sync 1, %0;\n" ::"n"(128 * Groups) : "memory");
 }
 
 }  // namespace wick::cuda

@@ -2,63 +2,22 @@
 // attention backward on sm_90 for heads of 64 and 128: the products of attention_bwd.cu, by warp
 // groups whose tiles come by the bulk copy engine.
 //
-// A block has 128 fixed rows, 64 for each of two groups, and 64 others at a time streaming past
-// both. Fixed are keys (k, v of a kv head; the rows of all its heads stream past) or rows (q, dy of
-// a head; keys stream past). A group asks for the products of a tile and for the next tile's scores
-// at once, and makes the next tile's probabilities and their gradients while those run.
+// A group has 64 fixed rows, and 64 others at a time streaming past them; a block has two groups
+// that share what streams past, or one. Fixed are keys (k, v of a kv head; the rows of all its
+// heads stream past) or rows (q, dy of a head; keys stream past). A group asks for the products of
+// a tile and for the next tile's scores at once, and makes the next tile's probabilities and their
+// gradients while those run.
 //
 // A key block's list is cut into equal stretches, one for each block of a cluster, whose sums are
 // added through shared memory in the order of the stretches. How many depends on T, kv heads and
 // multiprocessors.
 //
-// H200, 14 heads of 64 over 2, in a graph with the statistics (2026-11): 512 15 us, 1024 25,
-// 16 x 512 93, 4 x 2048 228 (330 TFLOP/s counted as five products); 28 of 128 over 4, 2048: 215.
+// H200, in a graph with the statistics (2026-11): 14 heads of 64 over 2, blocks of two groups, 512
+// 15 us, 4 x 2048 228 (330 TFLOP/s counted as five products); 28 of 128 over 4, 2048: 215.
 #include "backend/cuda/attention_bwd_bulk.cuh"
 
 namespace wick::cuda {
 namespace {
-
-template <class S>
-__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap& map, int head, int row,
-                                          uint32_t barrier) {
-#pragma unroll
-  for (int panel = 0; panel < S::E / 64; ++panel)
-    copy_box(to + panel * kBulkPanel, map, head * S::E + panel * 64, row, barrier);
-}
-template <class S>
-__device__ void copy_fixed(const BwdMaps& maps, const BwdWork& w, const BwdLayout<S>& at) {
-  const int parts = w.deep ? 1 : kBulkGroups;
-  barrier_expect(at.fixed_full(), parts * 2 * S::kTileBytes);
-  for (int g = 0; g < parts; ++g) {
-    const int row = w.fixed0 + 64 * g;
-    copy_tile<S>(at.fixed(0, g), w.keys ? maps.k : maps.q, w.head, row, at.fixed_full());
-    copy_tile<S>(at.fixed(1, g), w.keys ? maps.v : maps.dy, w.head, row, at.fixed_full());
-  }
-}
-
-template <class S>
-__device__ void produce(const BwdBulkArgs& a, const BwdMaps& maps, const BwdWork& w,
-                        const BwdLayout<S>& at) {
-  BulkRing<S::kStages> ring;
-  BwdItem item(w, w.from);
-  for (int i = w.from; i < w.to; ++i, ring.next()) {
-    const int head = w.keys ? w.head * w.group + item.head : w.head / w.group;
-    const int row = item.block * 64;
-    w.keys ? item.advance<true>(w, 1) : item.advance<false>(w, 1);
-    const uint32_t stage = at.stage(ring.stage), full = at.full(ring.stage);
-    barrier_wait(at.empty(ring.stage), ring.phase ^ 1);
-    barrier_expect(full, 2 * S::kTileBytes + (w.keys ? 3 * S::kStatBytes : 0));
-    copy_tile<S>(stage, w.keys ? maps.q : maps.k, head, row, full);
-    copy_tile<S>(stage + S::kTileBytes, w.keys ? maps.dy : maps.v, head, row, full);
-    if (w.keys) {
-      const int64_t from = static_cast<int64_t>(head) * a.padded + row;
-      const uint32_t to = stage + 2 * S::kTileBytes;
-      copy_bulk(to, a.lse + from, S::kStatBytes, full);
-      copy_bulk(to + S::kStatBytes, a.delta + from, S::kStatBytes, full);
-      copy_bulk(to + 2 * S::kStatBytes, a.low + row, S::kStatBytes, full);
-    }
-  }
-}
 
 // One group's fixed rows against the tiles of its block's list.
 template <class S, bool Keys>
@@ -188,9 +147,9 @@ struct Group {
   }
   __device__ void run(const unsigned char* shared) {
     // The first tiles of the list lie before the second group's keys, or behind the first's rows.
-    const int stride = Keys && w.deep ? kBulkGroups : 1;
+    const int stride = Keys && w.deep ? S::kGroups : 1;
     int item = w.from;
-    if (stride == kBulkGroups) {
+    if (stride > 1) {
       item += group;
       if (group == 1) ring.next();
     } else {
@@ -228,7 +187,7 @@ struct Group {
 #pragma unroll 1
     for (item += stride; item < w.to; item += stride) {
       ring.next();
-      if (stride == kBulkGroups) ring.next();
+      if (stride > 1) ring.next();
       tile.advance<Keys>(w, stride);
       stats = statistics(ring.stage, shared);
       barrier_wait(at.full(ring.stage), ring.phase);
@@ -339,22 +298,22 @@ template <class S>
 __device__ void join(const BwdBulkArgs& a, const BwdWork& w, const float* sums) {
   constexpr int kChunks = S::E / 4;
   const int rank = static_cast<int>(blockIdx.x) % a.cluster;
-  const int share = (w.deep ? 64 : kFixedRows) / a.cluster;
+  const int share = (w.deep ? 64 : S::kRows) / a.cluster;
   auto total = [&](int which, int r, int col) {
     const float* from = sums + which * (S::kSumBytes / 4) + r * S::kSumLd + col;
-    Pack<float, 4> part[kMostBwdCluster][kBulkGroups];
+    Pack<float, 4> part[S::kMostCluster][S::kGroups];
 #pragma unroll
-    for (int b = 0; b < kMostBwdCluster; ++b)
+    for (int b = 0; b < S::kMostCluster; ++b)
 #pragma unroll
-      for (int g = 0; g < kBulkGroups; ++g)
+      for (int g = 0; g < S::kGroups; ++g)
         if (b < a.cluster && (g == 0 || w.deep))
           part[b][g] =
               cluster_load(reinterpret_cast<const Pack<float, 4>*>(from + g * 64 * S::kSumLd), b);
     Pack<float, 4> sum{};
 #pragma unroll
-    for (int b = 0; b < kMostBwdCluster; ++b)
+    for (int b = 0; b < S::kMostCluster; ++b)
 #pragma unroll
-      for (int g = 0; g < kBulkGroups; ++g)
+      for (int g = 0; g < S::kGroups; ++g)
         if (b < a.cluster && (g == 0 || w.deep))
 #pragma unroll
           for (int c = 0; c < 4; ++c) sum.at[c] += part[b][g].at[c];
@@ -366,7 +325,7 @@ __device__ void join(const BwdBulkArgs& a, const BwdWork& w, const float* sums) 
   };
   // f(row, key, column) for every fourth of so many columns.
   auto each = [&](int chunks, auto f) {
-    for (int i = static_cast<int>(threadIdx.x) - 128; i < share * chunks; i += 128 * kBulkGroups) {
+    for (int i = static_cast<int>(threadIdx.x) - 128; i < share * chunks; i += 128 * S::kGroups) {
       const int r = rank * share + i / chunks, key = w.fixed0 + r;
       if (key < a.tokens) f(r, key, i % chunks * 4);
     }
@@ -390,10 +349,10 @@ __device__ void join(const BwdBulkArgs& a, const BwdWork& w, const float* sums) 
   });
 }
 
-template <int E>
-__global__ void __launch_bounds__(kBulkThreads, 1)
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, S::kResident)
     bwd_bulk(const __grid_constant__ BwdMaps maps, const BwdBulkArgs a) {
-  using S = BwdBulkShape<E>;
+  constexpr int E = S::E;
   extern __shared__ unsigned char memory[];
   const BwdLayout<S> at(shared_address(memory));
   unsigned char* shared = memory + (at.base - shared_address(memory));
@@ -401,7 +360,7 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(at.full(i), 1);
-      barrier_init(at.empty(i), 4 * (deep ? 1 : kBulkGroups));
+      barrier_init(at.empty(i), 4 * (deep ? 1 : S::kGroups));
     }
     barrier_init(at.fixed_full(), 1);
     barriers_ready();
@@ -409,9 +368,9 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
   __syncthreads();
   begin_kernel();
   BwdWork w{};
-  if (!place(a, w)) return;
+  if (!place<S>(a, w)) return;
   if (threadIdx.x == 0) copy_fixed<S>(maps, w, at);
-  find_list(a, w);
+  find_list<S>(a, w);
   const int role = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (role == 0) {
     bulk_keep_registers<S::kFewRegisters>();
@@ -440,7 +399,7 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
     if (a.dv) put<E>(group.sums2, 1.0f, a.dv, group.fixed0 + group.row, a.tokens, w.head * E);
     return;
   }
-  bulk_meet();  // the sums lie where the other group's tiles were
+  bulk_meet<S::kGroups>();  // the sums lie where the other group's tiles were
   float* sums = reinterpret_cast<float*>(shared);
   float* mine = sums + (64 * g + group.row) * S::kSumLd + group.col;
   keep_sums<S>(group.sums1, a.scale, mine);
@@ -450,34 +409,45 @@ __global__ void __launch_bounds__(kBulkThreads, 1)
   cluster_leave();  // until then the others' shared memory is read
 }
 
-// Enough stretches to fill the card beside the blocks of rows. `units` are key blocks of 128.
-int cluster_of(int64_t units, int sms) { return units <= sms / 2 ? 4 : units <= 2 * sms ? 2 : 1; }
+// Enough stretches to fill the card beside the blocks of rows. `units` are blocks of keys.
+template <class S>
+int cluster_of(int64_t units, int sms) {
+  if (S::kGroups > 1) return units <= sms / 2 ? 4 : units <= 2 * sms ? 2 : 1;
+  return units <= sms / 4 ? 8 : units <= sms ? 4 : units <= 3 * sms / 2 ? 2 : 1;
+}
 
-template <int E>
+// Whether the card holds all blocks of two groups at once, each alone on its multiprocessor.
+bool holds_pairs(const StepArgs& args) {
+  const AttentionAttr& how = attr<AttentionAttr>(*args.step);
+  const int64_t rows = args.in[1].rows;
+  return 4 * divide_up(rows, 64) * how.kv_heads + divide_up(rows, 128) * how.heads <=
+         queue(args).sms;
+}
+
+template <class S>
 bool launch(const StepArgs& args, const AttentionTurn& turn, bool has_stats) {
-  using S = BwdBulkShape<E>;
   const Queue& to = queue(args);
   BwdMaps maps;
   if (!make_map(args.in[0], 64, 64, maps.dy) || !make_map(args.in[1], 64, 64, maps.q) ||
       !make_map(args.in[2], 64, 64, maps.k) || !make_map(args.in[3], 64, 64, maps.v) ||
-      !allow_shared(bwd_bulk<E>, S::kBytes))
+      !allow_shared(bwd_bulk<S>, S::kBytes))
     return false;
   const AttentionStats stats = has_stats ? attention_stats_at(args, args.scratch)
                                          : attention_stats(args, kLog2E, args.scratch);
   BwdBulkArgs a{attention_bwd_args<Bf16>(args, stats)};
   a.scale2 = a.scale * kLog2E;
   a.turn = turn;
-  const int64_t tiles = divide_up(a.tokens, kFixedRows);
+  const int64_t tiles = divide_up(a.tokens, S::kRows);
   const bool keys = args.out[1] || args.out[2];
-  a.cluster = keys ? cluster_of(tiles * a.kv_heads, to.sms) : 1;
-  a.deep = tiles * a.kv_heads <= to.sms / 4;
+  a.cluster = keys ? cluster_of<S>(tiles * a.kv_heads, to.sms) : 1;
+  a.deep = S::kGroups > 1 && tiles * a.kv_heads <= to.sms / 4;
   const int64_t key_tiles = a.deep ? divide_up(a.tokens, 64) : tiles;
   a.key_blocks = keys ? static_cast<int>(key_tiles * a.kv_heads * a.cluster) : 0;
   a.row_blocks = args.out[0] ? static_cast<int>(tiles * a.heads) : 0;
   const int64_t blocks = a.key_blocks + divide_up(a.row_blocks, a.cluster) * a.cluster;
   if (blocks == 0) return true;
-  prefer_shared(bwd_bulk<E>);
-  launch_clusters(to, bwd_bulk<E>, dim3(static_cast<unsigned>(blocks)), kBulkThreads, S::kBytes,
+  prefer_shared(bwd_bulk<S>);
+  launch_clusters(to, bwd_bulk<S>, dim3(static_cast<unsigned>(blocks)), S::kThreads, S::kBytes,
                   a.cluster, maps, a);
   return true;
 }
@@ -489,8 +459,10 @@ bool attention_bulk_serves(const AttentionAttr& attr, Arch arch) {
 }
 
 bool attention_bwd_bulk(const StepArgs& args, const AttentionTurn& turn, bool has_stats) {
-  return attr<AttentionAttr>(*args.step).head_dim == 64 ? launch<64>(args, turn, has_stats)
-                                                        : launch<128>(args, turn, has_stats);
+  if (attr<AttentionAttr>(*args.step).head_dim == 128)
+    return launch<BwdBulkShape<128, 2>>(args, turn, has_stats);
+  return holds_pairs(args) ? launch<BwdBulkShape<64, 2>>(args, turn, has_stats)
+                           : launch<BwdBulkShape<64, 1>>(args, turn, has_stats);
 }
 
 }  // namespace wick::cuda

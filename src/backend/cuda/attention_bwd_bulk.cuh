@@ -6,13 +6,10 @@
 
 namespace wick::cuda {
 
-constexpr int kFixedRows = 64 * kBulkGroups;  // rows of a block
-constexpr int kMostBwdCluster = 4;
-
 struct BwdBulkArgs : AttentionBwd<Bf16> {
   float scale2 = 0;   // to powers of 2
   int cluster = 1;    // blocks that share a key block's list
-  bool deep = false;  // key blocks of 64, whose lists a block's groups share
+  bool deep = false;  // of two groups: key blocks of 64, whose lists they share
   int key_blocks = 0, row_blocks = 0;
   AttentionTurn turn = {};
 };
@@ -20,16 +17,21 @@ struct BwdMaps {
   CUtensorMap q, dy, k, v;
 };
 
-template <int E_>
+// Blocks of two groups that multiply, or of one: then two of them share a multiprocessor, and one
+// multiplies while the other begins or ends.
+template <int E_, int Groups_>
 struct BwdBulkShape {
-  static constexpr int E = E_, kStages = E == 64 ? 6 : 4;
-  static constexpr int kFewRegisters = E == 64 ? 40 : 24, kRegisters = E == 64 ? 232 : 240;
+  static constexpr int E = E_, kGroups = Groups_, kResident = kGroups == 1 ? 2 : 1;
+  static constexpr int kThreads = 128 * (kGroups + 1), kRows = 64 * kGroups;  // fixed rows
+  static constexpr int kMostCluster = kGroups == 1 ? 8 : 4;
+  static constexpr int kStages = E == 64 ? (kGroups == 1 ? 5 : 6) : 4;
+  static constexpr int kFewRegisters = E == 64 ? (kGroups == 1 ? 32 : 40) : 24,
+                       kRegisters = E == 64 ? (kGroups == 1 ? 224 : 232) : 240;
   static constexpr int kTileBytes = kBulkPanel * (E / 64);
-  static constexpr int kFixedBytes = 2 * kBulkGroups * kTileBytes;
+  static constexpr int kFixedBytes = 2 * kGroups * kTileBytes;
   static constexpr int kStageBytes = 2 * kTileBytes + 1024;  // and lse, delta, low of its rows
   static constexpr int kStatBytes = 64 * static_cast<int>(sizeof(float));
-  static constexpr int kSumLd = E + 8,
-                       kSumBytes = kFixedRows * kSumLd * static_cast<int>(sizeof(float));
+  static constexpr int kSumLd = E + 8, kSumBytes = kRows * kSumLd * static_cast<int>(sizeof(float));
   static constexpr int kStreamBytes = kFixedBytes + kStages * kStageBytes;
   static constexpr size_t kBytes =
       1024 + (kStreamBytes > 2 * kSumBytes ? kStreamBytes : 2 * kSumBytes) + 8 * (2 * kStages + 1);
@@ -44,7 +46,7 @@ struct BwdLayout {
     barriers = shared + static_cast<uint32_t>(S::kBytes) - 8 * (2 * S::kStages + 1);
   }
   __device__ uint32_t fixed(int which, int group) const {
-    return base + (which * kBulkGroups + group) * S::kTileBytes;
+    return base + (which * S::kGroups + group) * S::kTileBytes;
   }
   __device__ uint32_t stage(int i) const { return base + S::kFixedBytes + i * S::kStageBytes; }
   __device__ uint32_t full(int i) const { return barriers + 8 * i; }
@@ -79,6 +81,7 @@ struct BwdItem {
 };
 
 // Which rows are fixed; reads nothing. False for a block that only fills a cluster.
+template <class S>
 __device__ inline bool place(const BwdBulkArgs& a, BwdWork& w) {
   int id = static_cast<int>(blockIdx.x);
   w.group = a.heads / a.kv_heads;
@@ -87,18 +90,19 @@ __device__ inline bool place(const BwdBulkArgs& a, BwdWork& w) {
     id /= a.cluster;
     w.deep = a.deep;
     w.head = id % a.kv_heads;
-    w.fixed0 = id / a.kv_heads * (a.deep ? 64 : kFixedRows);
+    w.fixed0 = id / a.kv_heads * (a.deep ? 64 : S::kRows);
     w.top = w.fixed0 / 64;
     return true;
   }
   id -= a.key_blocks;  // the longest first, in causal order
-  const int tiles = (a.tokens + kFixedRows - 1) / kFixedRows;
+  const int tiles = (a.tokens + S::kRows - 1) / S::kRows;
   w.head = id % a.heads;
-  w.fixed0 = (tiles - 1 - id / a.heads) * kFixedRows;
-  w.top = (min(w.fixed0 + kFixedRows, a.tokens) - 1) / 64;
+  w.fixed0 = (tiles - 1 - id / a.heads) * S::kRows;
+  w.top = (min(w.fixed0 + S::kRows, a.tokens) - 1) / 64;
   return id < a.row_blocks;
 }
 // The block's stretch of the list, by every warp for itself.
+template <class S>
 __device__ inline void find_list(const BwdBulkArgs& a, BwdWork& w) {
   if (!w.keys) {
     w.to = w.top - min(a.low[w.fixed0], w.fixed0) / 64 + 1;
@@ -107,7 +111,7 @@ __device__ inline void find_list(const BwdBulkArgs& a, BwdWork& w) {
   // Row blocks [top, top + count) see these keys: where a row begins never decreases.
   const int lane = static_cast<int>(threadIdx.x) % 32,
             rank = static_cast<int>(blockIdx.x) % a.cluster;
-  const int behind = w.fixed0 + (w.deep ? 64 : kFixedRows);
+  const int behind = w.fixed0 + (w.deep ? 64 : S::kRows);
   int count = 0;
   for (int b = w.top; b < a.padded / 64; b += 32) {
     const bool sees = b + lane < a.padded / 64 && a.low[(b + lane) * 64] < behind;
@@ -118,6 +122,50 @@ __device__ inline void find_list(const BwdBulkArgs& a, BwdWork& w) {
   const int64_t items = static_cast<int64_t>(count) * w.group;
   w.from = static_cast<int>(items * rank / a.cluster);
   w.to = static_cast<int>(items * (rank + 1) / a.cluster);
+}
+
+// ---- copies
+
+template <class S>
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap& map, int head, int row,
+                                          uint32_t barrier) {
+#pragma unroll
+  for (int panel = 0; panel < S::E / 64; ++panel)
+    copy_box(to + panel * kBulkPanel, map, head * S::E + panel * 64, row, barrier);
+}
+template <class S>
+__device__ inline void copy_fixed(const BwdMaps& maps, const BwdWork& w, const BwdLayout<S>& at) {
+  const int parts = w.deep ? 1 : S::kGroups;
+  barrier_expect(at.fixed_full(), parts * 2 * S::kTileBytes);
+  for (int g = 0; g < parts; ++g) {
+    const int row = w.fixed0 + 64 * g;
+    copy_tile<S>(at.fixed(0, g), w.keys ? maps.k : maps.q, w.head, row, at.fixed_full());
+    copy_tile<S>(at.fixed(1, g), w.keys ? maps.v : maps.dy, w.head, row, at.fixed_full());
+  }
+}
+
+template <class S>
+__device__ inline void produce(const BwdBulkArgs& a, const BwdMaps& maps, const BwdWork& w,
+                               const BwdLayout<S>& at) {
+  BulkRing<S::kStages> ring;
+  BwdItem item(w, w.from);
+  for (int i = w.from; i < w.to; ++i, ring.next()) {
+    const int head = w.keys ? w.head * w.group + item.head : w.head / w.group;
+    const int row = item.block * 64;
+    w.keys ? item.advance<true>(w, 1) : item.advance<false>(w, 1);
+    const uint32_t stage = at.stage(ring.stage), full = at.full(ring.stage);
+    barrier_wait(at.empty(ring.stage), ring.phase ^ 1);
+    barrier_expect(full, 2 * S::kTileBytes + (w.keys ? 3 * S::kStatBytes : 0));
+    copy_tile<S>(stage, w.keys ? maps.q : maps.k, head, row, full);
+    copy_tile<S>(stage + S::kTileBytes, w.keys ? maps.dy : maps.v, head, row, full);
+    if (w.keys) {
+      const int64_t from = static_cast<int64_t>(head) * a.padded + row;
+      const uint32_t to = stage + 2 * S::kTileBytes;
+      copy_bulk(to, a.lse + from, S::kStatBytes, full);
+      copy_bulk(to + S::kStatBytes, a.delta + from, S::kStatBytes, full);
+      copy_bulk(to + 2 * S::kStatBytes, a.low + row, S::kStatBytes, full);
+    }
+  }
 }
 
 }  // namespace wick::cuda

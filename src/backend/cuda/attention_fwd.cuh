@@ -26,7 +26,8 @@ struct FwdShape {
   static constexpr size_t kJoinBytes = sizeof(float) * kJoinRows * (kSumLd + 2);
   // What the cluster's blocks give each other lies apart: they are not in step.
   static constexpr size_t kOwnBytes = kStreamBytes > kJoinBytes ? kStreamBytes : kJoinBytes;
-  static constexpr size_t kBytes = kOwnBytes + (kDecode ? sizeof(float) * kRows * (kSumLd + 2) : 0);
+  static constexpr size_t kGivenBytes = sizeof(float) * kRows * (kSumLd + 2) + 16;
+  static constexpr size_t kBytes = kOwnBytes + (kDecode ? kGivenBytes : 0);
 };
 
 // The scores of a warp's rows become probabilities; totals and sums are scaled to the new maxima.

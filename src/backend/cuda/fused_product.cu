@@ -14,7 +14,7 @@ constexpr int64_t kFewDepth = 136;                    // of adapted products: th
 constexpr int64_t kMostUnused = 8;
 constexpr int64_t kFewRows = 128;       // fewer are other kernels'
 constexpr int64_t kFewGatedRows = 256;  // the library splits the depth where tiles are few
-constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{36} << 30;
+constexpr int64_t kMostDepth = 2048, kMostWork = int64_t{28} << 30;
 
 // Tiles of `cols` columns. Blocks of a cluster share a tile's depth (splits) or the ranks of h
 // (sharers).

@@ -107,7 +107,7 @@ size_t Joined::enqueue_normed(const Queue& queue, size_t first, const Parted& be
     in.part_count = 0;
   }
   if (rotation && matvec_rotated(queue, in, args(product).in[1], args(product).in[2], *rotation)) {
-    if (keeps_cache(product + 1)) new_rows_ = rotation->cache_rows;
+    if (rotation->ahead) new_rows_ = rotation->cache_rows;
     return 5;
   }
   if (size_t more = enqueue_gated(queue, in, product)) return 1 + more;
@@ -156,7 +156,8 @@ std::optional<MatvecRotation> Joined::rotation_from(size_t product) const {
                         .cache_rows = k.in[1],
                         .heads = a.heads,
                         .kv_heads = a.kv_heads,
-                        .head_dim = e};
+                        .head_dim = e,
+                        .ahead = keeps_cache(rope)};
 }
 
 std::optional<Mlp> Joined::mlp_from(const MatvecIn& in, size_t product) const {
@@ -201,7 +202,7 @@ bool Joined::keeps_cache(size_t rope) const {
 
 bool Joined::enqueue_attended(const Queue& queue, const MatvecIn& in, size_t product,
                               const MatvecRotation& rotation) {
-  const size_t rope = product + 1, attention = rope + 3, out = attention + 1;
+  const size_t attention = product + 4, out = attention + 1;
   if (!attend_parts_ || !may_part(out)) return false;
   // The two launches gain as a pair: either alone waits for the others' shared memory.
   MatvecIn next = in;
@@ -215,7 +216,7 @@ bool Joined::enqueue_attended(const Queue& queue, const MatvecIn& in, size_t pro
   if (how.causal_self || (a.out.size() > 1 && a.out[1]) ||
       o.step->inputs[0] != a.step->outputs[0].value)
     return false;
-  if (!keeps_cache(rope)) return false;
+  if (!rotation.ahead) return false;
   const Attend step{.in = in,
                     .qkv = args(product).in[1],
                     .qkv_bias = args(product).in[2],

@@ -34,6 +34,7 @@ struct MatvecIn {
 struct MatvecRotation {
   Operand q, table, positions, cache_k, cache_v, cache_rows;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool ahead = false;  // table, positions and cache_rows are there before the launch's turn
 };
 
 // The same for x in bf16 and w in bf16 or codes, at most kMatvecMmaRows rows; false as there.

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   const Element first = element(threadIdx.x, 0);
   const bool first_real = real(first);
   const typename Out::Spot first_spot = p.out.spot(mine.item(first.tile) + first.j);
-  if (first_real) p.out.weights(early, first_spot);
+  if (first_real) p.out.weights(early, first_spot, first.mm);
   float gain[8] = {};
   const bool one = kOne && x_columns(p.k) <= kWorkers * 8;
   if constexpr (kNorm) {
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
       if (!real(e)) continue;
       const typename Out::Spot spot = p.out.spot(mine.item(e.tile) + e.j);
       if (e.tile != first.tile || i != threadIdx.x) {
-        p.out.weights(early, spot);
+        p.out.weights(early, spot, e.mm);
         p.out.feeds(early, e.mm);
         p.out.look_up(early, spot);
       }

@@ -9,10 +9,12 @@
 // matrices of a layer), and the next kernel is let in at once to do the same. The copies are bulk
 // copies: those of threads stop the loads of the kernel beside them while memory is busy. Which k
 // of a chunk stands in which place of the product does not matter as long as x agrees, so x is
-// laid out as the lanes want it.
+// laid out as the lanes want it, or (matvec_held.cuh) lies with them.
 //
-// A row's bits depend on K, not on N, the card or the rows beside it.
+// A row's bits depend on K and on whether the norm is written, not on N, the card or the rows
+// beside it.
 #include "backend/cuda/matvec_codes.h"
+#include "backend/cuda/matvec_held.cuh"
 #include "backend/cuda/matvec_out.cuh"
 #include "backend/cuda/matvec_weights.cuh"
 #include "backend/cuda/matvec_x.cuh"
@@ -78,9 +80,9 @@ __device__ inline void copy_tiles(const Args<W, Out>& p, uint8_t* ring, CopyBarr
   if (first_round) __syncthreads();
 }
 
-// kEights: 8 rows of x each.
-template <class W, int kEights, bool kNorm, class Out>
-__global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
+// kEights: 8 rows of x each. kHeld: x is in registers.
+template <class W, int kEights, bool kHeld, bool kNorm, class Out>
+__global__ void __launch_bounds__(32 * W::kWarps + 32, kEights > 1 && kHeld ? 2 : W::kBlocks)
     matvec_mma_fwd(const __grid_constant__ Args<W, Out> p) {
   constexpr int kRows = Out::kRows, kItems = Out::kItems;
   constexpr int kWarps = W::kWarps, kWorkers = 32 * kWarps;
@@ -92,8 +94,8 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   if (warp == kWarps) return copy_tiles(p, ring, full, empty);
   const XRows x{reinterpret_cast<Bf16*>(ring + p.stages * kRows * p.stage_ld), nullptr, x_ld(p.k),
                 0};
-  float* gains = reinterpret_cast<float*>(x.x + p.m * x.ld);
-  float* joints = gains + (kNorm ? x_ld(p.k) : 0);
+  float* gains = reinterpret_cast<float*>(x.x + (kHeld ? 0 : p.m * x.ld));
+  float* joints = gains + (!kNorm ? 0 : kHeld ? kHeldSquares : x_ld(p.k));
   const int chunks = (p.k + kChunk - 1) / kChunk, stride = gridDim.x;
 
   // What is not copied is multiplied by zeros, so it must be finite.
@@ -116,32 +118,47 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   const Element first = element(threadIdx.x, blockIdx.x);
   const bool first_real = real(first);
   const typename Out::Spot first_spot = p.out.spot(first.tile * kItems + first.j);
-  if (first_real) p.out.weights(early, first_spot);
-  float gain[8] = {};
-  const bool one = p.m == 1 && x_columns(p.k) <= kWorkers * 8;
-  if constexpr (kNorm) {
-    if (one) {
-      if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
+  if (first_real) p.out.weights(early, first_spot, first.mm);
+  [[maybe_unused]] HeldX<kEights> held;
+  [[maybe_unused]] const Bf16* rows_of_x[kEights];
+  if constexpr (kHeld) {
+    [[maybe_unused]] HeldGain gain;
+    if constexpr (kNorm) gain.take(p.norm.gain, p.k);
+    __syncthreads();
+    begin_kernel();
+    if constexpr (kNorm) {
+      if (first_real) p.out.feeds(early, first.mm);
+      held.norm(p.norm, p.m, p.k, gain, gains);
+      if (first_real) p.out.look_up(early, first_spot);
     } else {
-      for (int c = threadIdx.x * 8; c < p.k; c += kWorkers * 8) p.norm.gain.eight(c, gains + c);
+      held.take(p.x, p.m, p.k);
     }
-  }
-  __syncthreads();
-  begin_kernel();
-  if constexpr (kNorm) {
-    if (first_real) p.out.feeds(early, first.mm);
-    if (one)
-      make_norm_of_one<W>(p.norm, p.k, x, gain);
-    else
-      make_norm<W>(p.norm, p.m, p.k, p.row_shift, x, gains);
-    if (first_real) p.out.look_up(early, first_spot);
   } else {
-    take_x<W>(p.x, p.m, p.k, p.row_shift, x);
-  }
-  // Rows that x has not give sums that nobody reads.
-  const Bf16* rows_of_x[kEights];
+    float gain[8] = {};
+    const bool one = p.m == 1 && x_columns(p.k) <= kWorkers * 8;
+    if constexpr (kNorm) {
+      if (one) {
+        if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
+      } else {
+        for (int c = threadIdx.x * 8; c < p.k; c += kWorkers * 8) p.norm.gain.eight(c, gains + c);
+      }
+    }
+    __syncthreads();
+    begin_kernel();
+    if constexpr (kNorm) {
+      if (first_real) p.out.feeds(early, first.mm);
+      if (one)
+        make_norm_of_one<W>(p.norm, p.k, x, gain);
+      else
+        make_norm<W>(p.norm, p.m, p.k, p.row_shift, x, gains);
+      if (first_real) p.out.look_up(early, first_spot);
+    } else {
+      take_x<W>(p.x, p.m, p.k, p.row_shift, x);
+    }
+    // Rows that x has not give sums that nobody reads.
 #pragma unroll
-  for (int n = 0; n < kEights; ++n) rows_of_x[n] = x.x + min(8 * n + g, p.m - 1) * x.ld;
+    for (int n = 0; n < kEights; ++n) rows_of_x[n] = x.x + min(8 * n + g, p.m - 1) * x.ld;
+  }
 
   Place place;
   int in_turn = 0, turn_first = blockIdx.x;
@@ -152,10 +169,21 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
       const int begin = slice * p.slice_chunks, end = min(chunks, begin + p.slice_chunks);
       const uint8_t* stage = ring + place.stage * kRows * p.stage_ld;
       barrier_wait(full + place.stage, place.parity);
+      if constexpr (kHeld) {
+#pragma unroll
+        for (int j = 0; j < kHeldChunks; ++j) {
+          const int c = warp + j * kWarps;
+          if (c >= chunks) break;
+          W::multiply(p.w.template take<kRows>(stage, p.stage_ld, 0, c, lane), held.at[j], sums);
+        }
+      } else {
 #pragma unroll 2
-      for (int c = begin + warp; c < end; c += kWarps) {
-        const auto unit = p.w.template take<kRows>(stage, p.stage_ld, begin, c, lane);
-        W::template multiply<kRows, kEights>(unit, rows_of_x, c, t, sums);
+        for (int c = begin + warp; c < end; c += kWarps) {
+          uint4 of_x[kEights];
+#pragma unroll
+          for (int n = 0; n < kEights; ++n) of_x[n] = load16(rows_of_x[n] + c * kChunk + 8 * t);
+          W::multiply(p.w.template take<kRows>(stage, p.stage_ld, begin, c, lane), of_x, sums);
+        }
       }
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + place.stage);
@@ -174,12 +202,14 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
     if (++in_turn < p.turn_tiles && tile + stride < p.tiles) continue;
 
     barrier_of_first<kWorkers>();
+    float factor = 1.0f;
+    if constexpr (kHeld && kNorm) factor = held_factor(p.norm, min(first.mm, p.m - 1), gains);
     for (int i = threadIdx.x; i < in_turn * kItems << p.m_shift; i += kWorkers) {
       const Element e = element(i, turn_first);
       if (!real(e)) continue;
       const typename Out::Spot spot = p.out.spot(e.tile * kItems + e.j);
       if (e.tile != first.tile || i != threadIdx.x) {
-        p.out.weights(early, spot);
+        p.out.weights(early, spot, e.mm);
         p.out.feeds(early, e.mm);
         p.out.look_up(early, spot);
       }
@@ -192,7 +222,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
         sum += at[w * part];
         if constexpr (Out::kPairs) partner += at[w * part + (8 << p.m_shift)];
       }
-      p.out.put(e.mm, spot, sum, partner, early);
+      p.out.put(e.mm, spot, sum * factor, partner * factor, early);
     }
     // The next turn's sums lie elsewhere: these are still read.
     joint = joint == joints ? joints + p.joint_bytes / 4 : joints;
@@ -250,12 +280,15 @@ bool launch_with(const Queue& queue, const MatvecIn& in, const W& w, const Opera
                  .row_shift = std::max(0, shift_of(kWarps) - m_shift),
                  .turn_tiles = static_cast<int>(turn),
                  .joint_bytes = static_cast<int>(static_cast<size_t>(turn) * tile_bytes)};
-  const size_t shared =
-      static_cast<size_t>(stages * kRows * stage_ld + p.m * x_ld(k) * 2 +
-                          (norms ? x_ld(k) * 4 : 0) + p.joint_bytes * (each > turn ? 2 : 1));
+  // A warp's chunks of x in registers, where they are few.
+  const bool holds = divide_up(chunks, kWarps) <= kHeldChunks &&
+                     (!norms || (in.gain.dtype == DType::kBF16 && !in.normed));
+  const size_t shared = static_cast<size_t>(
+      stages * kRows * stage_ld + (holds ? 0 : p.m * x_ld(k) * 2) +
+      (norms ? (holds ? kHeldSquares : x_ld(k)) * 4 : 0) + p.joint_bytes * (each > turn ? 2 : 1));
   if (shared > kMostShared) return false;
-  const auto go = [&](auto eights, auto norm) {
-    const auto kernel = matvec_mma_fwd<W, eights(), norm(), Out>;
+  const auto go = [&](auto eights, auto held, auto norm) {
+    const auto kernel = matvec_mma_fwd<W, eights(), held(), norm(), Out>;
     if (!allow_shared(kernel, shared)) return false;
     prefer_shared(kernel);
     launch(queue, kernel, static_cast<unsigned>(blocks), 32 * kWarps + 32, shared, p);
@@ -263,7 +296,11 @@ bool launch_with(const Queue& queue, const MatvecIn& in, const W& w, const Opera
   };
   using One = std::integral_constant<int, 1>;
   using Two = std::integral_constant<int, 2>;
-  const auto with_norm = [&](auto norm) { return x.rows <= 8 ? go(One{}, norm) : go(Two{}, norm); };
+  const auto with_norm = [&](auto norm) {
+    if (holds)
+      return x.rows <= 8 ? go(One{}, std::true_type{}, norm) : go(Two{}, std::true_type{}, norm);
+    return x.rows <= 8 ? go(One{}, std::false_type{}, norm) : go(Two{}, std::false_type{}, norm);
+  };
   if constexpr (!Out::kPairs)
     if (!norms) return with_norm(std::false_type{});
   return with_norm(std::true_type{});
@@ -316,7 +353,8 @@ bool matvec_rotated(const Queue& queue, const MatvecIn& in, const Operand& w, co
                           .bias = any_floats(bias),
                           .heads = static_cast<int>(r.heads),
                           .kv_heads = static_cast<int>(r.kv_heads),
-                          .half = static_cast<int>(r.head_dim / 2)};
+                          .half = static_cast<int>(r.head_dim / 2),
+                          .ahead = r.ahead};
   return launch_any(queue, in, w, out);
 }
 

@@ -3,7 +3,7 @@
 //
 // A tile has up to kItems items: rows of w, or, with kPairs, rows and their partners, of which
 // put() gets both sums. A Spot is where an item lies; of its Early, weights() may be asked for
-// before the kernel waits, feeds() after that, look_up() when feeds() have come.
+// before the kernel waits (for row m of x), feeds() after that, look_up() when feeds() have come.
 #pragma once
 
 #include "backend/cuda/matvec.cuh"
@@ -20,7 +20,7 @@ struct MatvecStore : Into {
   };
   __device__ Spot spot(int item) const { return item; }
   __device__ int row(Spot s, bool) const { return s; }
-  __device__ void weights(Early& e, Spot s) const { e.bias = bias[s]; }
+  __device__ void weights(Early& e, Spot s, int) const { e.bias = bias[s]; }
   __device__ void feeds(Early&, int) const {}
   __device__ void look_up(Early&, Spot) const {}
   __device__ void put(int m, Spot s, float sum, float, const Early& e) const {
@@ -41,7 +41,7 @@ struct MatvecGated {
   };
   __device__ Spot spot(int item) const { return item; }
   __device__ int row(Spot s, bool partner) const { return s + (partner ? half : 0); }
-  __device__ void weights(Early& e, Spot s) const { e = {bias[s], bias[half + s]}; }
+  __device__ void weights(Early& e, Spot s, int) const { e = {bias[s], bias[half + s]}; }
   __device__ void feeds(Early&, int) const {}
   __device__ void look_up(Early&, Spot) const {}
   __device__ void put(int m, Spot s, float gate, float up, const Early& e) const {
@@ -60,6 +60,7 @@ struct MatvecRotated {
   const int32_t *positions, *cache_rows;
   AnyFloats bias;
   int heads, kv_heads, half;  // half of a head
+  bool ahead;                 // positions and cache_rows are there before the kernel's turn
   struct Spot {
     int head, low, angle;  // the pair's first column; its place in half a head
   };
@@ -72,15 +73,24 @@ struct MatvecRotated {
     return {head, item + head * half, item - head * half};
   }
   __device__ int row(Spot s, bool partner) const { return s.low + (partner ? half : 0); }
-  __device__ void weights(Early& e, Spot s) const {
+  __device__ void weights(Early& e, Spot s, int m) const {
     e.low = bias[s.low];
     e.high = bias[s.low + half];
+    if (!ahead) return;
+    // From the second-level cache: the first one is cleared by the wait alone.
+    e.position = __ldcg(positions + m);
+    e.cache_row = __ldcg(cache_rows + m);
+    take_angle(e, s);
   }
   __device__ void feeds(Early& e, int m) const {
+    if (ahead) return;
     e.position = positions[m];
     e.cache_row = cache_rows[m];
   }
   __device__ void look_up(Early& e, Spot s) const {
+    if (!ahead) take_angle(e, s);
+  }
+  __device__ void take_angle(Early& e, Spot s) const {
     const float* angle = table[e.position] + s.angle;
     const bool turns = s.head < heads + kv_heads;
     e.cosine = turns ? angle[0] : 1.0f;

@@ -55,16 +55,15 @@ struct PlainWeights {
   static __device__ void put(const XRows& to, int r, int k, const Pack<Bf16, 8>& x) {
     store(to.x + r * to.ld + k, x);
   }
-  // sums += w x for 16 rows of w and kEights times 8 rows of x, of which x has the lane's.
-  template <int kRows, int kEights>
-  static __device__ void multiply(const Unit& w, const Bf16* const (&x)[kEights], int c, int t,
+  // sums += w x for 16 rows of w and kEights times 8 rows of x, of which x is what the lane takes.
+  template <int kEights>
+  static __device__ void multiply(const Unit& w, const uint4 (&x)[kEights],
                                   float (&sums)[kEights][kChains][4]) {
     const uint4 &low = w.rows[0], &high = w.rows[1];
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      const uint4 b = load16(x[n] + c * kChunk + 8 * t);
-      mma_bf16(sums[n][0], {low.x, high.x, low.y, high.y}, {b.x, b.y});
-      mma_bf16(sums[n][1], {low.z, high.z, low.w, high.w}, {b.z, b.w});
+      mma_bf16(sums[n][0], {low.x, high.x, low.y, high.y}, {x[n].x, x[n].y});
+      mma_bf16(sums[n][1], {low.z, high.z, low.w, high.w}, {x[n].z, x[n].w});
     }
   }
 };

@@ -39,11 +39,12 @@ struct MlpArgs {
   int down_at, x_at, gains_at, counts_at, joint_at, hidden_at, sums_at;
 };
 
-template <class W, int kTiles>
+// kTiles: 4 rows of x each. kShared: the cluster's blocks make x together.
+template <class W, int kTiles, bool kShared>
 __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant__ MlpArgs<W> p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ CopyBarrier ready[2];  // of gate and up, of down
-  __shared__ CopyBarrier given;     // by the blocks of the cluster
+  __shared__ CopyBarrier given[2];  // by the blocks of the cluster: sums, x
   __shared__ RowSquares squares;
   let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -61,12 +62,13 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) barrier_init(ready + i, 1);
-    barrier_init(&given, 1);
+    for (int i = 0; i < 2; ++i) barrier_init(given + i, 1);
     barriers_ready();
     barrier_expect(ready, 2 * kMlpColumns * p.gate_up.bytes);
     barrier_expect(ready + 1, p.rows * W::kUnitBytes);
     // Of the tiles that this block adds, from every block.
-    barrier_expect(&given, p.pairs * kMlpCluster * p.m * kMlpPairBytes);
+    barrier_expect(given, p.pairs * kMlpCluster * p.m * kMlpPairBytes);
+    if constexpr (kShared) barrier_expect(given + 1, shared_scaled_bytes(p.m, p.k));
   }
   __syncthreads();
   cluster_arrive();
@@ -101,7 +103,10 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
   __syncthreads();
   wait_for_previous();
 
-  make_scaled<W, 2>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
+  if constexpr (kShared)
+    share_scaled<W, 2>(p.norm, p.m, p.k, kMlpCluster, rank, x, gains, squares, given + 1);
+  else
+    make_scaled<W, 2>(p.norm, p.m, p.k, p.row_shift, x, gains, one, gain, squares);
   const int tile_floats = 16 << p.m_shift;
   if (works) {
     const typename W::template X<kTiles> lane_x(x, p.m, lane);
@@ -182,11 +187,11 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
                          adder,
                          Pack<float, 4>{sums[i].at[n][0], sums[i].at[n][1], sums[i + 1].at[n][0],
                                         sums[i + 1].at[n][1]},
-                         &given);
+                         given);
     }
   }
   __syncwarp();
-  barrier_wait(&given, 0);
+  barrier_wait(given, 0);
   for (int i = warp; i < p.pairs << p.m_shift; i += kMlpWarps) {
     const int pair = i >> p.m_shift, r = i & ((1 << p.m_shift) - 1);
     const int row = 16 * ((2 * pair + lane / 2 % 2) * kMlpCluster + rank) + lane % 2 * 8 + g;
@@ -203,10 +208,10 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
 
 constexpr int64_t kMlpMost = int64_t{222} << 10;
 
-template <class W, int kTiles>
+template <class W, int kTiles, bool kShared>
 bool launch_mlp(const Queue& queue, const Mlp& a, const W& gate_up, const W& down, bool launches) {
   const int64_t m = a.in.a.rows, k = a.in.a.cols, rows = a.down.rows, columns = a.down.cols;
-  const auto kernel = mlp_fwd<W, kTiles>;
+  const auto kernel = mlp_fwd<W, kTiles, kShared>;
   auto narrow = [](int64_t n) { return static_cast<int>(n); };
   const int m_shift = shift_of(m);
   // An odd number of 16 bytes: rows that are read together lie in other banks.
@@ -285,8 +290,11 @@ bool mlp_codes_here(const Queue& queue, const Mlp& a, bool launches) {
       return W{{codes(w), static_cast<int>(device_row_bytes(w.dtype, w.cols)),
                 static_cast<int>(quant_groups(w.dtype, w.cols))}};
     };
-    return a.in.a.rows <= 4 ? launch_mlp<W, 1>(queue, a, coded(a.gate_up), coded(a.down), launches)
-                            : launch_mlp<W, 2>(queue, a, coded(a.gate_up), coded(a.down), launches);
+    const W gate_up = coded(a.gate_up), down = coded(a.down);
+    if (a.in.a.rows < kSharedRows)
+      return launch_mlp<W, 1, false>(queue, a, gate_up, down, launches);
+    return a.in.a.rows <= 4 ? launch_mlp<W, 1, true>(queue, a, gate_up, down, launches)
+                            : launch_mlp<W, 2, true>(queue, a, gate_up, down, launches);
   };
   return quant_group(a.gate_up.dtype) >= 64 ? go(std::true_type{}) : go(std::false_type{});
 }

@@ -66,6 +66,14 @@ struct Neighbour {
 };
 // Stores to the shared memory of a neighbour that complete as many bytes of its barrier `b`
 // (sm_90). All blocks must have started and made their barriers ready.
+__device__ inline void cluster_give(float* p, const Neighbour& to, float x, CopyBarrier* b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to.at(p)),
+      "r"(__float_as_uint(x)), "r"(to.at(b))
+      : "memory");
+#endif
+}
 __device__ inline void cluster_give(uint2* p, const Neighbour& to, uint2 x, CopyBarrier* b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(

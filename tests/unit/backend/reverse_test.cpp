@@ -204,18 +204,28 @@ Reversed attention_and_rope(int64_t tokens, const AttentionAttr& a, int64_t segm
 }
 
 TEST_F(Reverse, RopeInItsAttentionIsTheSteps) {
+  struct Rows {
+    int64_t tokens, segment, heads, kv_heads;
+  };
+  auto check = [&](const Rows& rows, int64_t head_dim) {
+    SCOPED_TRACE(testing::Message() << rows.tokens << " tokens in segments of " << rows.segment
+                                    << ", heads of " << head_dim);
+    AttentionAttr a;
+    a.heads = rows.heads;
+    a.kv_heads = rows.kv_heads;
+    a.head_dim = head_dim;
+    a.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+    a.causal_self = true;
+    expect_same(attention_and_rope(rows.tokens, a, rows.segment));
+  };
   for (int64_t head_dim : {64, 128})
-    for (const auto& [tokens, segment] :
-         {std::pair<int64_t, int64_t>{70, 50}, {512, 512}, {700, 200}, {2100, 700}}) {
-      SCOPED_TRACE(testing::Message() << tokens << " tokens, heads of " << head_dim);
-      AttentionAttr a;
-      a.heads = 4;
-      a.kv_heads = tokens > 2000 ? 4 : 2;
-      a.head_dim = head_dim;
-      a.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-      a.causal_self = true;
-      expect_same(attention_and_rope(tokens, a, segment));
-    }
+    for (const Rows& rows :
+         {Rows{70, 50, 4, 2}, {512, 512, 4, 2}, {700, 200, 4, 2}, {2100, 700, 4, 4}})
+      check(rows, head_dim);
+  // Lists of blocks of keys shared by eight, four and two blocks, and by none.
+  for (const Rows& rows :
+       {Rows{1000, 1000, 14, 2}, {1400, 190, 14, 2}, {1100, 300, 8, 8}, {1100, 300, 16, 16}})
+    check(rows, 64);
 }
 
 struct Gated {
