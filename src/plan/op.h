@@ -198,11 +198,15 @@ enum class Dir : uint8_t { kForward, kBackward };
 
 enum class Act : uint8_t { kSilu, kGeluTanh };
 
+// How coarsely a linear may take x beside codes: in plans that only generate.
+enum class Narrow : uint8_t {
+  kNo,
+  kWords,  // in 15 bits with a scale for every 32 of a row: logits
+  kBytes,  // beside codes of 4 bits in 8, with a scale for every 448; beside codes of 8 as words
+};
 struct LinearAttr {
   float scale = 1.0f;
-  // Beside codes of 4 bits x may be taken in 8 bits with a scale for every 448 of a row, beside
-  // codes of 8 in 15 with one for every 32: in plans that only generate.
-  bool narrow = false;
+  Narrow narrow = Narrow::kNo;
 };
 struct NormAttr {
   float eps = 1e-6f;

@@ -12,7 +12,7 @@ struct AttrPrinter {
   void operator()(std::monostate) const {}
   void operator()(const LinearAttr& a) const {
     if (a.scale != 1.0f) out << " scale=" << a.scale;
-    if (a.narrow) out << " narrow";
+    if (a.narrow != Narrow::kNo) out << (a.narrow == Narrow::kWords ? " words" : " bytes");
   }
   void operator()(const NormAttr& a) const {
     out << " eps=" << a.eps;

@@ -94,20 +94,20 @@ ValueId Recorder::embed(ValueId table, ValueId ids) {
 }
 
 ValueId Recorder::linear(ValueId x, ValueId w, ValueId bias, float scale) {
-  return linear_as(plan_.value(x).dtype, x, w, bias, scale);
+  return linear_as(plan_.value(x).dtype, Narrow::kBytes, x, w, bias, scale);
 }
 
 ValueId Recorder::linear_f32(ValueId x, ValueId w) {
-  return linear_as(DType::kF32, x, w, kNone, 1.0f);
+  return linear_as(DType::kF32, Narrow::kWords, x, w, kNone, 1.0f);
 }
 
-ValueId Recorder::linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, float scale) {
+ValueId Recorder::linear_as(DType dtype, Narrow coarsest, ValueId x, ValueId w, ValueId bias, float scale) {
   require(shape(x).rank() == 2 && shape(w).rank() == 2 && shape(x)[1] == shape(w)[1] &&
               (bias == kNone || shape(bias).elements() == shape(w)[0]),
           plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");
   ValueId y = temp(derived(w, "out"), {shape(x)[0], shape(w)[0]}, dtype);
-  const bool narrow = narrow_ && dtype_is_quantized(plan_.value(w).dtype) &&
-                      dtype == plan_.value(x).dtype;  // never what is read outside the plan
+  const bool may = narrow_ && dtype_is_quantized(plan_.value(w).dtype);
+  const Narrow narrow = may ? coarsest : Narrow::kNo;
   append({Op::kLinear, Dir::kForward, {x, w, bias}, {{y}}, LinearAttr{scale, narrow}});
   return y;
 }

@@ -90,7 +90,7 @@ class Recorder {
   ValueId root(std::string name, Shape shape, DType dtype, Kind kind);
   ValueId view(ValueId v, int64_t offset, int64_t ld, Shape shape, std::string name);
   ValueId like(ValueId v, const char* suffix);
-  ValueId linear_as(DType dtype, ValueId x, ValueId w, ValueId bias, float scale);
+  ValueId linear_as(DType dtype, Narrow coarsest, ValueId x, ValueId w, ValueId bias, float scale);
   std::string derived(ValueId v, const char* suffix) const;
 
   Plan& plan_;

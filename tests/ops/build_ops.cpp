@@ -23,7 +23,9 @@ void Builder::embed() {
 void Builder::linear() {
   int64_t t = size("T"), k = size("K"), n = size("N");
   bool has_bias = size("bias", 0) != 0;
-  c_.attr = LinearAttr{number("scale", 1.0f), size("narrow", 0) != 0};
+  constexpr Narrow kNarrow[] = {Narrow::kNo, Narrow::kBytes, Narrow::kWords};
+  const Narrow narrow = kNarrow[size("narrow", 0)];
+  c_.attr = LinearAttr{number("scale", 1.0f), narrow};
   input("x", {t, k});
   input("w", {n, k});
   if (has_bias) input("b", {n});
@@ -33,7 +35,8 @@ void Builder::linear() {
   output("dw", {n, k}, t, true);
   output("db", {n}, t, true);
   if (c_.arg("w").dtype != DType::kBF16) own_unit_terms({"y", "dx"});
-  if (size("narrow", 0) != 0) narrow_terms("y", quant_bits(c_.arg("w").dtype));
+  if (narrow == Narrow::kBytes) narrow_terms("y", quant_bits(c_.arg("w").dtype));
+  if (narrow == Narrow::kWords) c_.arg("y").integer_terms = kFixedTerms;
   c_.fwd_in = {"x", "w", has_bias ? "b" : ""};
   c_.fwd_out = {"y"};
   c_.bwd_in = {"dy", absent("dw") ? "" : "x", absent("dx") ? "" : "w"};

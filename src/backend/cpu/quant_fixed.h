@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of quantised rows (quant/rows.h) on AVX2 where a plan only generates
 // (LinearAttr::narrow). x becomes integers with a scale for each block of 32 columns: of 15 bits,
-// or where rows are many and codes have 4 bits, of 8. A block's sum is then exact, made of products
-// of pairs, 16 or 32 to an instruction where f32 has 8, and scaled once.
+// or of 8 where that is allowed and codes have 4. A block's sum is then exact, made of products of
+// pairs, 16 or 32 to an instruction where f32 has 8, and scaled once.
 #pragma once
 
 #include "backend/cpu/rungs.h"
@@ -47,13 +47,14 @@ struct FixedFinish {
   bool add;
 };
 
-// y = x wᵀ for up to kFixedFewRows rows: bound by reading the codes from memory.
-constexpr int64_t kFixedFewRows = 8;
-size_t fixed_few_scratch(const FixedCodes& w, int64_t rows);
-void multiply_fixed_few(ThreadPool& pool, const Operand& x, const FixedCodes& w,
+// y = x wᵀ for few rows, x in `x_bytes` bytes (1 beside codes of 4 bits only): bound by reading the
+// codes from memory.
+size_t fixed_few_scratch(const FixedCodes& w, int64_t rows, int x_bytes);
+void multiply_fixed_few(ThreadPool& pool, const Operand& x, const FixedCodes& w, int x_bytes,
                         const FixedFinish& finish, void* scratch);
 
-// The same for more rows: bound by the products.
+// The same for many rows, x in two bytes beside codes of 8 bits and one beside codes of 4: bound by
+// the products.
 size_t fixed_many_scratch(const FixedCodes& w, int64_t rows, int threads);
 void multiply_fixed_many(ThreadPool& pool, const Operand& x, const FixedCodes& w,
                          const FixedFinish& finish, void* scratch);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few rows of x as integers of 15 bits by quantised rows (decoding). One row of w after the other,
-// so that a thread reads one stream. 32 codes of 4 or 8 bits and their scale are nine instructions,
-// where f32 would take twenty. Bound by reading the codes from memory.
+// Few rows of x as integers of 15 or 8 bits by quantised rows (decoding). One row of w after the
+// other, so that a thread reads one stream. 32 codes of 4 or 8 bits and their scale are eight or
+// nine instructions, where f32 would take twenty. Bound by reading the codes from memory.
 #include "backend/cpu/quant_fixed.h"
 
 #if WICK_CPU_AVX2
@@ -24,9 +24,10 @@ struct FixedX {
   char* ints;
   float *scales, *starts;
   int64_t row_bytes, row_blocks;
-  FixedX(const FixedCodes& w, int64_t rows, void* scratch) {
+  int size;  // bytes of a number
+  FixedX(const FixedCodes& w, int64_t rows, int x_bytes, void* scratch) : size(x_bytes) {
     row_blocks = (w.blocks + kChunk - 1) / kChunk * kChunk;
-    row_bytes = row_blocks * kBlock * 2;
+    row_bytes = row_blocks * kBlock * size;
     ints = static_cast<char*>(scratch);
     scales = reinterpret_cast<float*>(ints + rows * row_bytes);
     starts = scales + rows * row_blocks;
@@ -45,10 +46,14 @@ void fix_row(const Operand& x, int64_t row, int bits, const FixedX& to) {
     alignas(32) float part[kBlock];
     load_block(x, row, b, part);
     __m256i v[4];
-    const float scale = fix_block(part, kMostWord, v);
-    auto* at = reinterpret_cast<__m256i*>(to.ints + row * to.row_bytes + b * 64);
-    _mm256_storeu_si256(at, words_of(v[0], v[1]));
-    _mm256_storeu_si256(at + 1, words_of(v[2], v[3]));
+    const float scale = fix_block(part, to.size == 1 ? kMostByte : kMostWord, v);
+    auto* at = reinterpret_cast<__m256i*>(to.ints + row * to.row_bytes + b * kBlock * to.size);
+    if (to.size == 1) {
+      _mm256_storeu_si256(at, bytes_of(v));
+    } else {
+      _mm256_storeu_si256(at, words_of(v[0], v[1]));
+      _mm256_storeu_si256(at + 1, words_of(v[2], v[3]));
+    }
     alignas(32) int32_t lanes[8];
     _mm256_store_si256(
         reinterpret_cast<__m256i*>(lanes),
@@ -89,12 +94,16 @@ inline __m256i load32(const void* at) {
 }
 inline __m128i load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 
-// 32 codes and as many words of x; `factors` of the rows lie kChunk apart.
-template <int Bits, int Rows>
+// 32 codes and as many numbers of x of Bytes bytes; `factors` of the rows lie kChunk apart.
+template <int Bits, int Bytes, int Rows>
 inline void add_block(const uint8_t* codes, const char* x, int64_t row_bytes, const float* factors,
                       __m256* total) {
-  __m256i first, last;
-  if constexpr (Bits == 8) {
+  __m256i first, last = {};
+  if constexpr (Bytes == 1) {
+    const __m128i some = load16(codes);
+    first = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(some, 4), some),
+                             _mm256_set1_epi8(15));
+  } else if constexpr (Bits == 8) {
     first = _mm256_cvtepi8_epi16(load16(codes));
     last = _mm256_cvtepi8_epi16(load16(codes + 16));
   } else {
@@ -105,8 +114,12 @@ inline void add_block(const uint8_t* codes, const char* x, int64_t row_bytes, co
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i) {
     const char* at = x + i * row_bytes;
-    const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(first, load32(at)),
-                                         _mm256_madd_epi16(last, load32(at + 32)));
+    __m256i sum;
+    if constexpr (Bytes == 1)
+      sum = _mm256_madd_epi16(_mm256_maddubs_epi16(first, load32(at)), _mm256_set1_epi16(1));
+    else
+      sum = _mm256_add_epi32(_mm256_madd_epi16(first, load32(at)),
+                             _mm256_madd_epi16(last, load32(at + 32)));
     total[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_broadcast_ss(factors + i * kChunk),
                                total[i]);
   }
@@ -125,7 +138,7 @@ struct Totals {
 };
 
 // Up to kChunk blocks. Whole chunks are told so by a constant.
-template <int Bits, int Rows>
+template <int Bits, int Bytes, int Rows>
 inline void add_chunk(const uint8_t* codes, int64_t blocks, const char* x, int64_t row_bytes,
                       const __m256* factor, Totals<Rows>& totals) {
   alignas(32) float factors[Rows * kChunk];
@@ -134,13 +147,13 @@ inline void add_chunk(const uint8_t* codes, int64_t blocks, const char* x, int64
   WICK_UNROLL
   for (int64_t b = 0; b < kChunk; ++b) {
     if (b >= blocks) break;
-    add_block<Bits, Rows>(codes + b * Bits * 4, x + b * 64, row_bytes, factors + b,
-                          totals.parts[b % 2]);
+    add_block<Bits, Bytes, Rows>(codes + b * Bits * 4, x + b * kBlock * Bytes, row_bytes,
+                                 factors + b, totals.parts[b % 2]);
   }
 }
 
 // sums[i * kOutputs] = x[row + i] · w[n].
-template <int Bits, int Rows>
+template <int Bits, int Bytes, int Rows>
 void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __m256i order,
                 float* sums) {
   const uint8_t *codes = w.row(n), *scales = w.scales(n);
@@ -166,12 +179,12 @@ void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __
     for (int64_t line = 0; line < kChunk * Bits * 4; line += 64)
       _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + line), _MM_HINT_T0);
     if (left >= kChunk)
-      add_chunk<Bits, Rows>(codes, kChunk, ints, x.row_bytes, factor, totals);
+      add_chunk<Bits, Bytes, Rows>(codes, kChunk, ints, x.row_bytes, factor, totals);
     else
-      add_chunk<Bits, Rows>(codes, left, ints, x.row_bytes, factor, totals);
+      add_chunk<Bits, Bytes, Rows>(codes, left, ints, x.row_bytes, factor, totals);
     codes += kChunk * Bits * 4;
     scales += kChunk / w.in_group * 2;
-    ints += kChunk * kBlock * 2;
+    ints += kChunk * kBlock * Bytes;
   }
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i)
@@ -180,10 +193,10 @@ void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __
 }
 
 using DotsFn = void (*)(const FixedCodes&, int64_t, const FixedX&, int64_t, __m256i, float*);
-template <int Bits>
+template <int Bits, int Bytes>
 DotsFn dots_of(int64_t rows) {
-  constexpr DotsFn kTable[kRowsAtOnce] = {fixed_dots<Bits, 1>, fixed_dots<Bits, 2>,
-                                          fixed_dots<Bits, 3>, fixed_dots<Bits, 4>};
+  constexpr DotsFn kTable[kRowsAtOnce] = {fixed_dots<Bits, Bytes, 1>, fixed_dots<Bits, Bytes, 2>,
+                                          fixed_dots<Bits, Bytes, 3>, fixed_dots<Bits, Bytes, 4>};
   return kTable[rows - 1];
 }
 
@@ -196,7 +209,9 @@ void fixed_outputs(const FixedCodes& w, const FixedX& x, int64_t rows, const Fix
     const int64_t outputs = std::min(kOutputs, n1 - n);
     for (int64_t t = 0; t < rows; t += kRowsAtOnce) {
       const int64_t some = std::min(kRowsAtOnce, rows - t);
-      const DotsFn fn = w.bits == 8 ? dots_of<8>(some) : dots_of<4>(some);
+      const DotsFn fn = w.bits == 8   ? dots_of<8, 2>(some)
+                        : x.size == 2 ? dots_of<4, 2>(some)
+                                      : dots_of<4, 1>(some);
       for (int64_t i = 0; i < outputs; ++i) fn(w, n + i, x, t, order, sums + i);
       for (int64_t i = 0; i < some; ++i) finish_row(finish, t + i, n, outputs, sums + i * kOutputs);
     }
@@ -209,15 +224,15 @@ WICK_AVX2_END
 
 namespace wick::cpu {
 
-size_t fixed_few_scratch(const FixedCodes& w, int64_t rows) {
-  const FixedX x(w, rows, nullptr);
+size_t fixed_few_scratch(const FixedCodes& w, int64_t rows, int x_bytes) {
+  const FixedX x(w, rows, x_bytes, nullptr);
   return static_cast<size_t>(rows) *
          static_cast<size_t>(x.row_bytes + x.row_blocks * 2 * static_cast<int64_t>(sizeof(float)));
 }
 
-void multiply_fixed_few(ThreadPool& pool, const Operand& x, const FixedCodes& w,
+void multiply_fixed_few(ThreadPool& pool, const Operand& x, const FixedCodes& w, int x_bytes,
                         const FixedFinish& finish, void* scratch) {
-  const FixedX fixed(w, x.rows, scratch);
+  const FixedX fixed(w, x.rows, x_bytes, scratch);
   for (int64_t t = 0; t < x.rows; ++t) fix_row(x, t, w.bits, fixed);
   const int64_t grain = std::max<int64_t>(1, kTaskBytes / w.stride);
   in_stretches(pool, (w.rows + grain - 1) / grain, [&](auto next) {

@@ -97,7 +97,7 @@ void linear_fwd(const StepArgs& args) {
   const Gate gate{args.next != nullptr ? args.next->out[0] : Operand{}};
   const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
                       widen_bias(input(args, 2), pieces), gate.made ? &gate : nullptr};
-  const bool narrow = attr<LinearAttr>(*args.step).narrow;
+  const bool narrow = attr<LinearAttr>(*args.step).narrow == Narrow::kBytes;
   if (!w.codes && x.cols <= kThinSum && finish.gate == nullptr)
     multiply_thin(*args.pool, x, w.tiles, finish);
   else if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
@@ -119,7 +119,8 @@ size_t linear_fwd_scratch(const StepArgs& args, int threads) {
   pieces.take(bias_bytes(input(args, 2)));
   std::optional<QuantTiles> codes;
   if (dtype_is_quantized(w.dtype)) codes.emplace(nullptr, w.dtype, w.rows, w.cols);
-  if (codes && attr<LinearAttr>(*args.step).narrow && multiplies_bytes(U, *codes, x.rows))
+  if (codes && attr<LinearAttr>(*args.step).narrow == Narrow::kBytes &&
+      multiplies_bytes(U, *codes, x.rows))
     pieces.take(quant_bytes_scratch(*codes, x.rows));
   else if (codes && x.rows <= kQuantFewRows)
     pieces.take(quant_few_scratch(*codes, x.rows));
