@@ -23,7 +23,8 @@ Timing scaled(const Timing& timing, double factor);
 // How long a case is run. Stops after `iters` runs, or, with 0, once `seconds` have passed and
 // there are at least `least` runs. A case whose single runs take long is not run that often: its
 // warm-up ends after `seconds`, two runs are enough after kPatience times that (and a second), and
-// a run of kLong seconds counts even as the first, whose own costs are nothing beside it.
+// a run of kLong seconds counts even as the first, unless the next one shows that it had costs of
+// its own (weights that were read and quantised).
 struct Effort {
   static constexpr double kPatience = 5, kLong = 5;
   int64_t warmup = 2, iters = 0;
@@ -34,6 +35,7 @@ struct Effort {
     return runs >= warmup || (iters == 0 && runs > 0 && spent >= seconds);
   }
   bool counts(double warmup_seconds) const { return iters == 0 && warmup_seconds >= kLong; }
+  static bool had_own_costs(double first, double second) { return second < 0.85 * first; }
   bool enough(int64_t runs, double spent) const {
     if (iters > 0) return runs >= iters;
     return (runs >= least && spent >= seconds) ||
@@ -63,9 +65,15 @@ std::vector<double> measure(const Effort& effort, F&& run, Between&& between) {
     else
       counted = Clock::now();
   }
+  const bool first_counts = !samples.empty();
   while (static_cast<int64_t>(samples.size()) < effort.most &&
-         !effort.enough(static_cast<int64_t>(samples.size()), seconds_since(counted)))
+         !effort.enough(static_cast<int64_t>(samples.size()), seconds_since(counted))) {
     samples.push_back(1e3 * timed());
+    if (first_counts && samples.size() == 2 && Effort::had_own_costs(samples[0], samples[1])) {
+      samples.erase(samples.begin());
+      counted = Clock::now();
+    }
+  }
   return samples;
 }
 template <typename F>

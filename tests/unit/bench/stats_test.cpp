@@ -50,6 +50,8 @@ TEST(Stats, MeasureWarmsUpAndStops) {
   EXPECT_TRUE(effort.counts(30));
   EXPECT_FALSE(effort.counts(0.1));
   EXPECT_FALSE((Effort{.iters = 3}.counts(30)));
+  EXPECT_TRUE(Effort::had_own_costs(6.0, 1.5));
+  EXPECT_FALSE(Effort::had_own_costs(6.0, 5.6));
 }
 
 TEST(Stats, OnlyRangesThatDoNotMeetAreAChange) {
