@@ -14,7 +14,7 @@ source tools/install.sh
 # What each sanitizer serves. Address and undefined behaviour: code that reads files and indexes
 # memory. Threads: the pool and what runs on it. Kernels are built for fewer instruction sets there.
 asan_targets=(base_test io_test tokenizer_test jinja_test sampler_test random_plan_test ops_runner)
-asan_tests='^(base|io|tokenizer|jinja|sampler|random_plan)_test$|^ops_check(_large)?$'
+asan_tests='^(base|io|tokenizer|jinja|sampler|random_plan)_test$|^ops_check(_large_[123])?$'
 tsan_targets=(base_test backend_test cpu_test)
 tsan_tests='^(base|backend|cpu)_test$'
 fuzz_seconds=300

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops_runner check|grad|support|bench [--op NAME] [--device NAME] [--part small|large]
-//            [--cases FOLDER] [--against FILE]
+//            [--share I/N] [--cases FOLDER] [--against FILE]
 // A device is "ref", "cpu", "cpu/avx2" or "cuda/sm_80"; without one, all of them. Runs the case
 // files beside this source, or those of FOLDER: those that take no time, the others, or without
-// --part all. Fails where an op has no case file. With a FILE support compares instead of printing.
+// --part all; of those every Nth from the Ith on. Fails where an op has no case file. With a FILE
+// support compares instead of printing.
 #include <cstdio>
 #include <cstring>
 
@@ -15,8 +16,12 @@
 namespace wick::ops {
 namespace {
 
+struct Share {
+  size_t first = 1, of = 1;
+};
+
 int run(const std::string& mode, const std::string& only_op, const std::string& only_device,
-        Part part, const std::string& folder, const std::string& page) {
+        Part part, Share share, const std::string& folder, const std::string& page) {
   std::vector<Device> devices = find_devices(only_device);
   std::vector<Case> cases;
   bool found = false;
@@ -28,6 +33,10 @@ int run(const std::string& mode, const std::string& only_op, const std::string& 
     cases.insert(cases.end(), loaded.begin(), loaded.end());
   }
   if (!found) fail(ErrorCode::kInvalidArgument, "no op is called ", only_op);
+  std::vector<Case> shared;
+  for (size_t i = share.first - 1; i < cases.size(); i += share.of)
+    shared.push_back(std::move(cases[i]));
+  cases = std::move(shared);
   if (mode == "check") return check_cases(cases, devices);
   if (mode == "grad") return check_gradients(cases);
   if (mode == "support" && !page.empty()) return check_support(read_file(page), cases, devices);
@@ -43,21 +52,33 @@ Part parse_part(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "unknown part ", name, "; use small or large");
 }
 
+Share parse_share(const std::string& text) {
+  Share share;
+  if (text.empty()) return share;
+  if (std::sscanf(text.c_str(), "%zu/%zu", &share.first, &share.of) != 2 || share.first < 1 ||
+      share.first > share.of)
+    fail(ErrorCode::kInvalidArgument, "unknown share ", text, "; use one such as 1/3");
+  return share;
+}
+
 }  // namespace
 }  // namespace wick::ops
 
 int main(int argc, char** argv) {
   try {
-    std::string mode = argc > 1 ? argv[1] : "check", op, device, part, page;
+    std::string mode = argc > 1 ? argv[1] : "check", op, device, part, share, page;
     std::string cases = WICK_SOURCE_DIR "/tests/ops";
     for (int i = 2; i + 1 < argc; i += 2) {
       if (std::strcmp(argv[i], "--op") == 0) op = argv[i + 1];
       if (std::strcmp(argv[i], "--device") == 0) device = argv[i + 1];
       if (std::strcmp(argv[i], "--part") == 0) part = argv[i + 1];
+      if (std::strcmp(argv[i], "--share") == 0) share = argv[i + 1];
       if (std::strcmp(argv[i], "--cases") == 0) cases = argv[i + 1];
       if (std::strcmp(argv[i], "--against") == 0) page = argv[i + 1];
     }
-    return wick::ops::run(mode, op, device, wick::ops::parse_part(part), cases, page) == 0 ? 0 : 1;
+    const int failures = wick::ops::run(mode, op, device, wick::ops::parse_part(part),
+                                        wick::ops::parse_share(share), cases, page);
+    return failures == 0 ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "ops_runner: %s\n", e.what());
     return 1;
