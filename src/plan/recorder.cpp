@@ -101,7 +101,8 @@ ValueId Recorder::linear_f32(ValueId x, ValueId w) {
   return linear_as(DType::kF32, Narrow::kWords, x, w, kNone, 1.0f);
 }
 
-ValueId Recorder::linear_as(DType dtype, Narrow coarsest, ValueId x, ValueId w, ValueId bias, float scale) {
+ValueId Recorder::linear_as(DType dtype, Narrow coarsest, ValueId x, ValueId w, ValueId bias,
+                            float scale) {
   require(shape(x).rank() == 2 && shape(w).rank() == 2 && shape(x)[1] == shape(w)[1] &&
               (bias == kNone || shape(bias).elements() == shape(w)[0]),
           plan_, Op::kLinear, {x, w, bias}, "x [T, K], w [N, K], bias [N]");

@@ -50,7 +50,8 @@ bool bytes_alone(const StepArgs& args) { return quant_bits(args.in[1].dtype) == 
 
 bool is_fixed(const StepArgs& args) {
   return attr<LinearAttr>(*args.step).narrow != Narrow::kNo && is_codes(args.in[1]) &&
-         is_activation(args.in[0]) && is_activation(args.out[0]) && (args.in.size() < 3 || is_weight(args.in[2]));
+         is_activation(args.in[0]) && is_activation(args.out[0]) &&
+         (args.in.size() < 3 || is_weight(args.in[2]));
 }
 bool accepts_fixed(const StepArgs& args) {
   return is_fixed(args) && (x_bytes(args) == 1 || !bytes_alone(args));

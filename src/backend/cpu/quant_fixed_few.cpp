@@ -101,8 +101,7 @@ inline void add_block(const uint8_t* codes, const char* x, int64_t row_bytes, co
   __m256i first, last = {};
   if constexpr (Bytes == 1) {
     const __m128i some = load16(codes);
-    first = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(some, 4), some),
-                             _mm256_set1_epi8(15));
+    first = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(some, 4), some), _mm256_set1_epi8(15));
   } else if constexpr (Bits == 8) {
     first = _mm256_cvtepi8_epi16(load16(codes));
     last = _mm256_cvtepi8_epi16(load16(codes + 16));
