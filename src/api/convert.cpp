@@ -58,9 +58,9 @@ bool touches(const Adapter& adapter, const std::string& tensor) {
          (adapter.tokens() && adapter.tokens()->module == module);
 }
 
-// A tied folder has one table for embedding and head, which an adapter of one of them would part.
-// A copy that PEFT wrote beside the adapter and nothing has changed is no reason to refuse.
-void refuse_untying(Adapter& adapter, const std::vector<float>& params, const Model::Impl& m) {
+// A tied folder has one table for embedding and head, which an adapter of one of them would part:
+// refused. A copy that PEFT wrote beside the adapter and nothing has changed is left out of it.
+void keep_tied(Adapter& adapter, const std::vector<float>& params, const Model::Impl& m) {
   if (!m.config.tied) return;
   std::optional<std::vector<float>> table;
   for (const char* module : {"model.embed_tokens", "lm_head"}) {
@@ -193,7 +193,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
 
   ThreadPool pool(engine.device().threads);
   start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
-  refuse_untying(adapter, params, m);
+  keep_tied(adapter, params, m);
   const SavedWeights saved = save_weights(
       out, m.config, *m.weights, save_dtype,
       [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); });

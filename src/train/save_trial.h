@@ -19,7 +19,7 @@ struct SaveTrial {
   int64_t bytes = 0;            // of all that the run writes at once
   // Each writes into the folder that it is given. Where a part stands for the whole, `checkpoint`
   // writes `part` of the bytes and there is no `result`, which has `result_bytes`.
-  std::function<void(const std::filesystem::path&folder)> checkpoint = {}, result = {};
+  std::function<void(const std::filesystem::path&)> checkpoint = {}, result = {};
   double part = 1;
   int64_t files = 1, result_bytes = 0;
 };

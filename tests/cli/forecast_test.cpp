@@ -21,6 +21,21 @@ std::string long_rows(int count) {
   return rows;
 }
 
+std::vector<std::string> train_words(const TempFolder& folder) {
+  return {"train",
+          "--json",
+          "--data",
+          folder.path("data"),
+          "--adapter-path",
+          folder.path("out"),
+          "--device",
+          "cpu",
+          "--threads",
+          "2",
+          "--max-seq-length",
+          "512"};
+}
+
 struct MemoryCase {
   const char* name;
   int rows;
@@ -32,18 +47,7 @@ class ForecastMemory : public testing::TestWithParam<MemoryCase> {};
 TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
   TempFolder folder;
   folder.write("data/train.jsonl", long_rows(GetParam().rows));
-  std::vector<std::string> words = {"train",
-                                    "--json",
-                                    "--data",
-                                    folder.path("data"),
-                                    "--adapter-path",
-                                    folder.path("out"),
-                                    "--device",
-                                    "cpu",
-                                    "--threads",
-                                    "2",
-                                    "--max-seq-length",
-                                    "512"};
+  std::vector<std::string> words = train_words(folder);
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
   const CliResult r = wick(words);
   ASSERT_EQ(r.code, 0) << r.err;
@@ -64,27 +68,11 @@ TEST(MemoryBound, HoldsInTheProcessWithTheSameLosses) {
     double process = 0;
     std::vector<double> losses;
   };
-  auto run = [&](std::vector<std::string> words) {
-    words.insert(words.begin(), {"train",
-                                 "--json",
-                                 "--data",
-                                 folder.path("data"),
-                                 "--adapter-path",
-                                 folder.path("out"),
-                                 "--device",
-                                 "cpu",
-                                 "--threads",
-                                 "2",
-                                 "--max-seq-length",
-                                 "512",
-                                 "--batch-size",
-                                 "8",
-                                 "--iters",
-                                 "2",
-                                 "--steps-per-report",
-                                 "1",
-                                 "--dtype",
-                                 "f32"});
+  auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = train_words(folder);
+    words.insert(words.end(), {"--batch-size", "8", "--iters", "2", "--steps-per-report", "1",
+                               "--dtype", "f32"});
+    words.insert(words.end(), more.begin(), more.end());
     const CliResult r = wick(words);
     EXPECT_EQ(r.code, 0) << r.err;
     Taken taken{r.event("forecast"), r.event("done")["peak_bytes"].get<double>(), {}};

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cmath>
 
 #include "backend/draw.h"
@@ -23,8 +24,8 @@ void Builder::embed() {
 void Builder::linear() {
   int64_t t = size("T"), k = size("K"), n = size("N");
   bool has_bias = size("bias", 0) != 0;
-  constexpr Narrow kNarrow[] = {Narrow::kNo, Narrow::kBytes, Narrow::kWords};
-  const Narrow narrow = kNarrow[size("narrow", 0)];
+  constexpr std::array kNarrow{Narrow::kNo, Narrow::kBytes, Narrow::kWords};
+  const Narrow narrow = kNarrow.at(static_cast<size_t>(size("narrow", 0)));
   c_.attr = LinearAttr{number("scale", 1.0f), narrow};
   input("x", {t, k});
   input("w", {n, k});
