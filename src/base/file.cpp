@@ -2,6 +2,8 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +20,8 @@
 namespace wick {
 
 namespace {
+
+constexpr const char* kTemporary = ".tmp";  // and the number of the process
 
 [[noreturn]] void fail_errno(const std::filesystem::path& path, const char* what) {
   int e = errno;
@@ -175,6 +179,33 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
   }
 }
 
+namespace {
+
+// Of writers of `path` that are gone: by their number, and where the folder is shared with other
+// machines by the lock that a writer holds.
+void remove_leftovers(const std::filesystem::path& path) {
+  const std::string begin = path.filename().string() + kTemporary;
+  std::error_code error;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::vector<std::filesystem::path> found;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
+    if (it->path().filename().string().starts_with(begin)) found.push_back(it->path());
+  for (const std::filesystem::path& each : found) {
+    const std::string digits = each.filename().string().substr(begin.size());
+    if (digits.empty() || digits.size() > 9 ||
+        digits.find_first_not_of("0123456789") != std::string::npos ||
+        ::kill(std::stoi(digits), 0) == 0 || errno != ESRCH)
+      continue;
+    const int fd = ::open(each.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) ::unlink(each.c_str());
+    ::close(fd);
+  }
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   // Renaming over a device, a pipe or /dev/stdout would put a plain file in its place, for
   // everybody.
@@ -183,10 +214,12 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
       (path_.string().starts_with("/dev/") && std::filesystem::is_symlink(path_, none)))
     fail(ErrorCode::kInvalidArgument, path_.string(),
          ": a device or a pipe, which a file would replace; name a plain file");
+  remove_leftovers(path_);
   // The process id keeps two writers of one path from sharing a temporary file.
-  temporary_ = path_.string() + ".tmp" + std::to_string(::getpid());
+  temporary_ = path_.string() + kTemporary + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail_errno(temporary_, "create");
+  ::flock(fd_, LOCK_EX | LOCK_NB);  // see remove_leftovers
 }
 
 AtomicFile::~AtomicFile() {
@@ -241,6 +274,23 @@ void make_folder(const std::filesystem::path& path) {
          error == std::errc::permission_denied || error == std::errc::read_only_file_system
              ? "; name a place that you may write to"
              : "");
+}
+
+NewFolder::NewFolder(const std::filesystem::path& path) {
+  std::error_code none;
+  for (std::filesystem::path at = std::filesystem::absolute(path, none).lexically_normal();
+       at.has_relative_path() && !std::filesystem::exists(at, none); at = at.parent_path())
+    if (at.has_filename()) made_.push_back(at);
+  make_folder(path);
+}
+
+NewFolder::NewFolder(NewFolder&& other) noexcept
+    : made_(std::exchange(other.made_, {})), kept_(other.kept_) {}
+
+NewFolder::~NewFolder() {
+  std::error_code none;
+  if (!kept_ && !made_.empty()) std::filesystem::remove_all(made_.front(), none);
+  for (const std::filesystem::path& each : made_) ::rmdir(each.c_str());
 }
 
 }  // namespace wick

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace wick {
 
@@ -43,6 +44,7 @@ std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1
 
 // Writes to a temporary name beside `path`, flushes it to the disk, and renames it over `path` on
 // commit(). Without commit() (an exception, a crash, a full disk) the old file stays as it was.
+// What processes that were killed have left of such writes to `path` is removed.
 class AtomicFile {
  public:
   // Throws: kIo when the folder cannot be written.
@@ -67,5 +69,23 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 
 // Creates a folder and its parents. Throws: kIo with the reason.
 void make_folder(const std::filesystem::path& path);
+
+// A folder for the result of one piece of work, made where it was not there. At the end those of
+// the folders made here that are empty go again; and before keep() was called, which says that the
+// work is done, all that was put into a folder that was made here.
+class NewFolder {
+ public:
+  // Throws: kIo with the reason.
+  explicit NewFolder(const std::filesystem::path& path);
+  ~NewFolder();
+  NewFolder(NewFolder&& other) noexcept;
+  NewFolder& operator=(NewFolder&&) = delete;
+
+  void keep() { kept_ = true; }
+
+ private:
+  std::vector<std::filesystem::path> made_;  // the deepest first
+  bool kept_ = false;
+};
 
 }  // namespace wick

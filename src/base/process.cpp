@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -60,6 +62,46 @@ int64_t available_memory_bytes() {
   if (limit_file >> limit && used_file >> used && limit > 0)
     available = std::min(available, std::max<int64_t>(0, limit - used));
   return available;
+}
+
+namespace {
+
+// Seconds that the processors together were busy, and had; zeros where it is not known.
+std::pair<double, double> processor_seconds() {
+  std::ifstream file("/proc/stat");
+  std::string name;
+  double sum = 0, idle = 0;
+  if (!(file >> name) || name != "cpu") return {0, 0};
+  // user, nice, system, idle, waiting, interrupts, soft ones, stolen by the host
+  for (int i = 0; i < 8; ++i) {
+    double ticks = 0;
+    if (!(file >> ticks)) return {0, 0};
+    sum += ticks;
+    if (i == 3 || i == 4) idle += ticks;
+  }
+  const auto rate = static_cast<double>(sysconf(_SC_CLK_TCK));
+  return {(sum - idle) / rate, sum / rate};
+}
+
+double own_seconds() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+OthersShare::OthersShare() : own_(own_seconds()) { std::tie(busy_, all_) = processor_seconds(); }
+
+double OthersShare::since() const {
+  const auto [busy, all] = processor_seconds();
+  // Ticks are hundredths of a second: less says nothing.
+  constexpr double kLeastSeconds = 0.2;
+  if (all - all_ < kLeastSeconds) return 0;
+  return std::clamp((busy - busy_ - (own_seconds() - own_)) / (all - all_), 0.0, 1.0);
 }
 
 int64_t free_disk_bytes(const char* path) {

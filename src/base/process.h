@@ -12,6 +12,17 @@ int64_t current_memory_bytes();  // resident, now; 0 where the system does not s
 // Gives what was freed and is still held for later allocations back to the system, where it can.
 void release_free_memory();
 int64_t available_memory_bytes();  // that a new allocation may take; 0 where it does not say
+// What other processes took of all processors since this was made, as a share; 0 where the system
+// does not say.
+class OthersShare {
+ public:
+  OthersShare();
+  double since() const;
+
+ private:
+  double busy_, all_, own_;
+};
+
 int64_t free_disk_bytes(const char* path);  // for an ordinary user; -1 where it does not say
 
 }  // namespace wick

@@ -116,6 +116,50 @@ TEST(File, AnUncommittedWriteLeavesTheOldFile) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(File, WhatAKilledWriterLeftIsRemoved) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("wick_left_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  // No process has so high a number.
+  const fs::path gone = folder / "a.bin.tmp999999999", other = folder / "b.bin.tmp999999999",
+                 own = folder / ("a.bin.tmp" + std::to_string(getppid())),
+                 named = folder / "a.bin.tmpx1";
+  for (const fs::path& each : {gone, other, own, named}) write_file(each, "x");
+  write_file(folder / "a.bin", "whole");
+  EXPECT_FALSE(fs::exists(gone));
+  for (const fs::path& each : {other, own, named}) EXPECT_TRUE(fs::exists(each)) << each;
+  EXPECT_EQ(read_file(folder / "a.bin"), "whole");
+  fs::remove_all(folder);
+}
+
+TEST(NewFolder, GoesAgainUnlessSomethingIsInIt) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("wick_new_" + std::to_string(getpid()));
+  {
+    NewFolder unused(root / "a" / "b");
+    EXPECT_TRUE(fs::is_directory(root / "a" / "b"));
+    unused.keep();
+  }
+  EXPECT_FALSE(fs::exists(root));
+  {
+    NewFolder failed(root / "a" / "b");
+    write_file(root / "a" / "b" / "half", "x");
+  }
+  EXPECT_FALSE(fs::exists(root));
+  {
+    NewFolder done(root / "a" / "b");
+    write_file(root / "a" / "b" / "result", "x");
+    done.keep();
+  }
+  EXPECT_TRUE(fs::exists(root / "a" / "b" / "result"));
+  {
+    NewFolder there(root / "a" / "b");  // somebody else's: nothing of it goes
+    write_file(root / "a" / "b" / "half", "x");
+  }
+  EXPECT_TRUE(fs::exists(root / "a" / "b" / "half"));
+  fs::remove_all(root);
+}
+
 TEST(FolderLock, IsHeldByOneAndLeavesNothing) {
   auto folder = std::filesystem::temp_directory_path() / cat("wick_lock_test", ::getpid());
   make_folder(folder);
