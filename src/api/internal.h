@@ -29,6 +29,7 @@ struct Model::Impl {
   ModelOptions options;
   ModelFolder folder;  // its path is "" for the embedded model and for a shape
   ModelConfig config;
+  bool own_head = false;  // of files whose config.json says that it is tied
   std::optional<ModelWeights> weights;
   std::optional<Tokenizer> tokenizer;  // none for a shape
   std::optional<ChatTemplate> chat_template;

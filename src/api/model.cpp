@@ -146,6 +146,11 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
     fail(ErrorCode::kInvalidArgument, s.where, ": the tokenizer has ids up to ",
          impl->tokenizer->vocab_size() - 1, ", but the model's vocabulary has ", impl->config.vocab,
          " entries; they do not belong together");
+  // As transformers does since its version 5: the file's head counts, whatever config.json says.
+  if (from_files && impl->config.tied && has_own_head(*s.files)) {
+    impl->config.tied = false;
+    impl->own_head = true;
+  }
   impl->weights = from_files
                       ? ModelWeights::open(std::move(*s.files), s.where, impl->config)
                       : ModelWeights::random(impl->config, options.seed,
@@ -241,7 +246,8 @@ void write_model_files(const Model::Impl& model, const std::filesystem::path& fo
       if (f.name != "model.safetensors") write_file(folder / f.name, as_text(f.bytes));
   }
   Json config = model.folder.config;
-  bool changed = false;
+  bool changed = model.own_head;
+  if (model.own_head) config["tie_word_embeddings"] = false;
   // mlx-lm reads the first and writes both.
   for (const char* key : {"quantization", "quantization_config"}) {
     changed |= config.erase(key) > 0 || !quantization.is_null();

@@ -22,6 +22,11 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
     if (name.ends_with(".safetensors")) shards.push_back(name);
     if (name.ends_with(".bin") || name.ends_with(".pth")) pickled.push_back(name);
   }
+  for (const char* name : {kSingleName, kIndexName})
+    if (const fs::path path = folder / name; fs::is_symlink(path, error))
+      fail(ErrorCode::kNotFound, path.string(), ": a link to ",
+           fs::read_symlink(path, error).string(),
+           ", which is not there; is the download complete?");
   std::sort(shards.begin(), shards.end());
   std::sort(pickled.begin(), pickled.end());
   if (!shards.empty())

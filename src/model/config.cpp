@@ -52,6 +52,10 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
   std::string type =
       get_string(*scaling, "rope_type", where, get_string(*scaling, "type", where, "default"));
   if (type == "default") return rope;
+  constexpr const char* kTypes[] = {"linear", "llama3", "yarn"};
+  if (std::find(std::begin(kTypes), std::end(kTypes), type) == std::end(kTypes))
+    fail(ErrorCode::kUnsupported, where, ": rope_type \"", type,
+         "\" is not computed; wick knows default, linear, llama3 and yarn");
   const int64_t positions = get_int(config, "max_position_embeddings", where, 2048, {1, kMany});
   rope.original_positions =
       get_int(*scaling, "original_max_position_embeddings", where, positions, {1, kMany});
@@ -70,11 +74,8 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
     if (rope.high_freq_factor <= rope.low_freq_factor)
       fail(ErrorCode::kCorruptFile, where, ": high_freq_factor ", rope.high_freq_factor,
            " must be above low_freq_factor ", rope.low_freq_factor);
-  } else if (type == "yarn") {
-    read_yarn(*scaling, where, rope);
   } else {
-    fail(ErrorCode::kUnsupported, where, ": rope_type \"", type,
-         "\" is not computed; wick knows default, linear, llama3 and yarn");
+    read_yarn(*scaling, where, rope);
   }
   return rope;
 }

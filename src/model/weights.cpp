@@ -65,6 +65,17 @@ ModelWeights ModelWeights::random(const ModelConfig& config, uint64_t seed, DTyp
   return weights;
 }
 
+bool has_own_head(const SafetensorsSet& files) {
+  const SafetensorsSet::Found head = files.find("lm_head.weight"),
+                              table = files.find("model.embed_tokens.weight");
+  if (!head || !table) return false;
+  const bool same = head.info->type_name == table.info->type_name &&
+                    head.info->shape == table.info->shape &&
+                    std::ranges::equal(head.bytes(), table.bytes());
+  for (const SafetensorsSet::Found& read : {head, table}) read.file->drop(*read.info);
+  return !same;
+}
+
 void ModelWeights::check(const ModelConfig& config) const {
   std::set<std::string> expected;
   for (const WeightSpec& spec : weight_specs(config))
@@ -219,6 +230,8 @@ uint64_t ModelWeights::fingerprint() const {
     const std::span<const std::byte> bytes = found.bytes();
     for (size_t at : {size_t{0}, bytes.size() / 2})
       key = mix_key(key, crc32c(bytes.subspan(at, std::min(kPage, bytes.size() - at))));
+    // A system maps what lies around a page as well: of many tensors a good part of the file.
+    found.file->drop(*found.info);
   }
   return key;
 }

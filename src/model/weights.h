@@ -16,6 +16,9 @@
 
 namespace wick {
 
+// Whether files of a model that ties its head to the embedding have a head with other numbers.
+bool has_own_head(const SafetensorsSet& files);
+
 class ModelWeights {
  public:
   // Reads headers only. Throws: kNotFound, kCorruptFile; kInvalidArgument naming the tensor that is

@@ -245,6 +245,10 @@ TEST(SafetensorsSet, NamesWhatIsMissing) {
   EXPECT_PRED2(contains, index(R"({"weight_map": {"x": 3}})"), "expected a file name");
   EXPECT_PRED2(contains, index("[]"), "\"weight_map\" must be");
   EXPECT_THROW(SafetensorsSet::open(folder / "nothing"), Error);
+  // A cache whose blob was deleted.
+  std::filesystem::remove(folder / "model.safetensors.index.json");
+  std::filesystem::create_symlink("../blobs/gone", folder / "model.safetensors");
+  EXPECT_PRED2(contains, error(), "model.safetensors: a link to ../blobs/gone, which is not there");
 }
 
 }  // namespace

@@ -38,6 +38,12 @@ TEST(ModelConfig, RopeScalingBesideRopeParameters) {
                "hides the rope_theta of rope_parameters");
 }
 
+TEST(ModelConfig, ARopeThatIsNotComputedIsNamed) {
+  EXPECT_PRED2(contains, refusal(R"({"rope_scaling": {"rope_type": "longrope",
+                           "short_factor": [1], "long_factor": [2]}})"),
+               "rope_type \"longrope\" is not computed; wick knows default, linear");
+}
+
 TEST(ModelConfig, LayerTypesAreOnePerLayerAndKnown) {
   EXPECT_EQ(refusal(R"({"layer_types": ["full_attention", "sliding_attention"]})"), "");
   EXPECT_PRED2(contains, refusal(R"({"layer_types": ["full_attention"]})"),
