@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
@@ -109,6 +110,7 @@ class Checker {
     report().files.push_back(path.string());
     said_.clear();
     file_format_.clear();
+    wide_ = false;
     const int64_t before = report().rows_read;
     const size_t first = result_.findings.size();
     try {
@@ -121,6 +123,13 @@ class Checker {
                         [&](int64_t line, const std::string& key) {
                           add("repeated_key", line,
                               cat("an object has \"", key, "\" more than once; the last counts"));
+                        },
+                    .wide =
+                        [&](std::string_view encoding) {
+                          wide_ = true;
+                          add("not_utf8", 0,
+                              cat("the file is ", encoding,
+                                  ", which training refuses; --fix writes it as UTF-8"));
                         }});
     } catch (const Error& e) {
       // Of the file as a whole: a header that is none, a line without end.
@@ -175,6 +184,7 @@ class Checker {
     if (!trained) return dropped("without trained tokens, left out");
     if (seen) return;
     write(check.changed ? check.repaired : original);
+    if (wide_ && out_) ++fixes_["written as UTF-8"];
     if (check.changed) ++fixes_["characters repaired"];
   }
 
@@ -311,6 +321,7 @@ class Checker {
   std::set<std::string> said_;  // of a whole file
   std::string file_format_;
   int64_t format_line_ = 0;
+  bool wide_ = false;  // the file is UTF-16
   std::map<RowKey, Place> exact_, near_;
   std::map<std::string, int64_t> fixes_;
   std::unique_ptr<AtomicFile> out_;
@@ -321,8 +332,9 @@ class Checker {
 DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                      const DataOptions& options, const std::string& fix) {
+  std::optional<NewFolder> made;
   if (!fix.empty()) {
-    make_folder(fix);
+    made.emplace(fix);
     for (const DataSource& source : sources) {
       std::error_code ignored;
       const fs::path path = source.path;
@@ -342,6 +354,7 @@ DataCheck check_data(std::span<const DataSource> sources, std::span<const std::s
     checker.split(sources, split);
   }
   if (!any) file_of_split(sources[0].path, splits.front());
+  if (made) made->keep();
   return checker.finish();
 }
 

@@ -52,7 +52,11 @@ void check_message(Json& message, size_t index, std::string_view key) {
          ", expected an object with \"role\" and \"content\"");
   const Json* role = find_member(message, "role");
   if (role == nullptr)
-    fail(ErrorCode::kCorruptFile, where(), " has no \"role\"; it has ", quoted_keys(message));
+    fail(ErrorCode::kCorruptFile, where(), " has no \"role\"; it has ", quoted_keys(message),
+         message.contains("from") && message.contains("value")
+             ? "; ShareGPT's \"from\" and \"value\" are \"role\" (user, assistant) and \"content\" "
+               "here"
+             : "");
   if (!role->is_string())
     fail(ErrorCode::kCorruptFile, where(), ".role is ", json_kind(*role), ", expected a string");
   Json* content = member(message, "content");
@@ -239,10 +243,36 @@ Example RowEncoder::encode(Json&& row, bool keep_prompt, std::vector<DataIssue>&
   return example;
 }
 
+namespace {
+
+// How rows of common data sets that use other names are read.
+std::string feature_hint(const Json& row) {
+  auto first_of = [&](std::initializer_list<const char*> names) -> std::string {
+    for (const char* name : names)
+      if (row.contains(name)) return name;
+    return {};
+  };
+  const std::string prompt = first_of({"prompt", "question", "instruction", "query", "problem",
+                                       "input", "source"}),
+                    completion = first_of(
+                        {"completion", "answer", "output", "response", "solution", "target"}),
+                    messages =
+                        first_of({"messages", "conversations", "conversation", "dialogue", "chat"}),
+                    text = first_of({"text", "content", "body", "document", "sentence"});
+  if (!prompt.empty() && !completion.empty())
+    return cat("; to read them so: --prompt-feature ", prompt, " --completion-feature ",
+               completion);
+  if (!messages.empty()) return cat("; to read it so: --chat-feature ", messages);
+  if (!text.empty()) return cat("; to read it so: --text-feature ", text);
+  return {};
+}
+
+}  // namespace
+
 void RowEncoder::refuse_keys(const Json& row) const {
   const std::string wanted[] = {options_.text_key, options_.prompt_key, options_.completion_key,
                                 options_.messages_key};
-  std::string hint;
+  std::string hint = feature_hint(row);
   for (const auto& item : row.items()) {
     std::string near = nearest_name(item.key(), wanted);
     if (!near.empty() && near != item.key()) {

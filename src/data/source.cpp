@@ -9,6 +9,7 @@
 #include "data/csv.h"
 #include "io/impostor.h"
 #include "io/jsonl.h"
+#include "text/unicode.h"
 
 namespace wick {
 namespace {
@@ -64,6 +65,44 @@ void refuse_foreign(std::string_view text, const std::string& where) {
            "; wick reads JSON lines, JSON and CSV");
   if (std::string_view hint = impostor_hint(text); !hint.empty())
     fail(ErrorCode::kCorruptFile, where, ": ", hint);
+}
+
+// The encoding of a file of wide characters, as iconv calls it; "" for bytes. Rows begin with
+// characters of ASCII, which have a zero beside them there.
+std::string_view wide_encoding(std::string_view text) {
+  using namespace std::string_view_literals;
+  if (text.starts_with("\xFF\xFE\0\0"sv)) return "UTF-32LE";
+  if (text.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32BE";
+  if (text.starts_with("\xFF\xFE")) return "UTF-16LE";
+  if (text.starts_with("\xFE\xFF")) return "UTF-16BE";
+  if (text.size() < 4) return {};
+  const bool zero[] = {text[0] == 0, text[1] == 0, text[2] == 0, text[3] == 0};
+  if (!zero[0] && zero[1] && !zero[2] && zero[3]) return "UTF-16LE";
+  if (zero[0] && !zero[1] && zero[2] && !zero[3]) return "UTF-16BE";
+  return {};
+}
+
+// UTF-16 in UTF-8, with U+FFFD for halves of characters.
+std::string narrowed(std::string_view text, bool big_endian) {
+  auto unit = [&](size_t at) -> uint32_t {
+    const auto first = static_cast<uint8_t>(text[at]), second = static_cast<uint8_t>(text[at + 1]);
+    return big_endian ? uint32_t{first} << 8 | second : uint32_t{second} << 8 | first;
+  };
+  std::string out;
+  out.reserve(text.size());
+  size_t at = 0;
+  for (; at + 1 < text.size(); at += 2) {
+    uint32_t code = unit(at);
+    if (code >= 0xD800 && code < 0xE000) {
+      const uint32_t low = code < 0xDC00 && at + 3 < text.size() ? unit(at + 2) : 0;
+      const bool pair = low >= 0xDC00 && low < 0xE000;
+      code = pair ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : 0xFFFD;
+      at += pair ? 2 : 0;
+    }
+    unicode::append(out, code);
+  }
+  if (at < text.size()) out += unicode::kReplacement;
+  return out;
 }
 
 // What a line that is no JSON may be, by the signs of a file in another layout.
@@ -253,6 +292,18 @@ void for_each_row(const fs::path& path, const RowFunctions& functions) {
   MappedFile file(path);
   auto bytes = file.bytes();
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::string utf8;
+  if (const std::string_view encoding = wide_encoding(text); !encoding.empty()) {
+    const bool known = encoding.starts_with("UTF-16");
+    if (!known || !functions.wide)
+      fail(ErrorCode::kCorruptFile, path.string(), ": this is ", encoding,
+           ", and rows are read as UTF-8; ",
+           known ? cat("write them so with wick data --data ", path.string(), " --fix FOLDER, or ")
+                 : "write them so with ",
+           "iconv -f ", encoding, " -t UTF-8 FILE > NEW");
+    functions.wide(encoding);
+    text = utf8 = narrowed(text, encoding == "UTF-16BE");
+  }
   refuse_foreign(text, path.string());
   for_each_row(text, path.string(), row_file_kind(path, text), functions);
 }

@@ -7,7 +7,7 @@
 //                   line ends and doubled quotes; every field is a string
 //
 // A byte order mark and CR LF are accepted everywhere. The number of a row is the line on which it
-// begins.
+// begins. Text is UTF-8; UTF-16 is known by its mark or its zeros, and read where that is allowed.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,9 @@ struct RowFunctions {
   std::function<void(int64_t line)> blank = {};  // an empty line between records
   // A record, given next, has this key more than once in one object.
   std::function<void(int64_t line, const std::string& key)> repeated = {};
+  // The file is UTF-16, of this name, and is read as such. Without this function it is refused,
+  // kCorruptFile.
+  std::function<void(std::string_view encoding)> wide = {};
 };
 
 // Throws: kNotFound, kIo, kCorruptFile, and what the functions throw.

@@ -164,6 +164,52 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
   EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
 }
 
+// As Windows' editors and PowerShell save text. Training names the encoding, --fix converts it.
+TEST_F(Data, WideCharactersAreConverted) {
+  const std::string rows =
+      chat("caf\xC3\xA9", "\xF0\x9F\x98\x80 yes") + "\r\n" + chat("b", "c") + "\n";
+  auto wide = [&](bool big, bool mark) {
+    std::u16string units = mark ? u"\uFEFF" : u"";
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows.compare(i, 2, "\xC3\xA9") == 0)
+        units += u'\u00E9', i += 1;
+      else if (rows.compare(i, 4, "\xF0\x9F\x98\x80") == 0)
+        units += u"\U0001F600", i += 3;
+      else
+        units += static_cast<char16_t>(rows[i]);
+    }
+    std::string bytes;
+    for (const char16_t unit : units) {
+      const char high = static_cast<char>(unit >> 8), low = static_cast<char>(unit & 0xFF);
+      bytes += big ? high : low;
+      bytes += big ? low : high;
+    }
+    return bytes;
+  };
+  for (const bool big : {false, true})
+    for (const bool mark : {false, true}) {
+      const std::string name = big ? "UTF-16BE" : "UTF-16LE";
+      const std::string file = folder_.write("wide/train.jsonl", wide(big, mark));
+      const CliResult refused = wick(
+          {"train", "--model", model_, "--data", file, "--adapter-path", folder_.path("never")});
+      EXPECT_EQ(refused.code, 1);
+      EXPECT_NE(refused.err.find("this is " + name), std::string::npos) << refused.err;
+      EXPECT_NE(refused.err.find("iconv -f " + name), std::string::npos) << refused.err;
+      const CliResult fixed = wick(
+          {"data", "--model", model_, "--data", file, "--fix", folder_.path("narrow"), "--json"});
+      ASSERT_EQ(fixed.code, 0) << fixed.err;
+      EXPECT_EQ(findings_of(fixed), (std::set<Finding>{{"not_utf8", "train.jsonl", 0}}));
+      EXPECT_EQ(fixed.event("summary")["fixes"][0], "2 rows: written as UTF-8");
+      const std::string text = contents(folder_.path("narrow/train.jsonl"));
+      EXPECT_NE(text.find("caf\xC3\xA9"), std::string::npos) << text;
+      EXPECT_NE(text.find("\xF0\x9F\x98\x80 yes"), std::string::npos) << text;
+    }
+  folder_.write("wide/train.jsonl", std::string("\xFF\xFE\0\0{\0\0\0", 8));
+  const CliResult wider =
+      wick({"data", "--model", model_, "--data", folder_.path("wide"), "--color", "never"});
+  EXPECT_NE(wider.out.find("iconv -f UTF-32LE"), std::string::npos) << wider.out;
+}
+
 // What programs write without a warning.
 TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
   std::vector<std::string> rows;
