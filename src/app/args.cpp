@@ -114,7 +114,8 @@ Json checked_value(OptionKind kind, const Json& value, const std::string& where)
       if (!value.is_number_integer()) wrong("a whole number");
       return value;
     case OptionKind::kFloat:
-      if (!value.is_number() || !std::isfinite(value.get<double>())) wrong("a number");
+      if (!value.is_number()) wrong("a number");
+      if (!std::isfinite(value.get<double>())) misuse(where, " is not finite, wanted a number");
       return value.get<double>();
     case OptionKind::kSize: {
       if (value.is_number_integer()) return checked_value(kind, shown(value), where);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // wick VERB …: finds the verb, runs it, and turns what went wrong into one line and an exit code.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,6 +18,13 @@
 namespace {
 
 using namespace wick;
+
+// A standard stream that is closed would lend its number to the next file, which would get its
+// words. Opened the wrong way round, it refuses as a closed one does.
+void keep_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
 
 int complain(const std::string& who, std::string message, int code) {
   std::fflush(stdout);
@@ -83,6 +92,7 @@ int dispatch(std::vector<std::string> words, std::string& who) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_streams();
   // A file that reaches the limit of `ulimit -f` is an error of that write, not the end of a run.
   signal(SIGXFSZ, SIG_IGN);
   std::string who = "wick";

@@ -9,9 +9,12 @@
 
 namespace wick {
 
-std::vector<Prompt> read_prompts(const std::string& path) {
+namespace {
+
+// `text` is what `path` holds: a pipe can be read only once.
+std::vector<Prompt> prompts_of(std::string_view text, const std::string& path) {
   std::vector<Prompt> prompts;
-  for_each_json_line(path, [&](int64_t line, Json&& row) {
+  for_each_json_line(text, path, [&](int64_t line, Json&& row) {
     Prompt prompt;
     prompt.where = cat(path, ":", line);
     auto text_of = [&](const char* key) {
@@ -54,12 +57,20 @@ std::vector<Prompt> read_prompts(const std::string& path) {
   return prompts;
 }
 
+}  // namespace
+
+std::vector<Prompt> read_prompts(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return prompts_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+}
+
 std::vector<std::string> read_prompt_texts(const std::string& path) {
   const std::string all = read_file(path);
   const size_t first = all.find_first_not_of(" \t\r\n");
   std::vector<std::string> texts;
   if (first != std::string::npos && all[first] == '{') {
-    for (const Prompt& p : read_prompts(path)) {
+    for (const Prompt& p : prompts_of(all, path)) {
       std::string text = p.text;
       if (p.kind == Prompt::Kind::kMessages) {
         for (const Json& m : p.messages)

@@ -5,7 +5,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "cli/cli.h"
 
@@ -69,6 +72,49 @@ TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
                 {"chat_template.jinja: this is a Git LFS pointer"});
 }
 
+// A head of its own counts although config.json says that it is the embedding, as in transformers;
+// a second copy of the embedding does not.
+TEST_F(Wrong, AHeadBesideATiedEmbedding) {
+  const std::string file = model_ + "/model.safetensors";
+  auto loss = [&](const std::string& model) {
+    return wick({"eval", "--model", model, "--data", data_ + "/test.jsonl", "--json"})
+        .event("eval")["loss"];
+  };
+  const Json tied = loss(model_);
+  auto add_head = [&](const std::string& to, char flipped) {
+    const std::string text = contents(file);
+    uint64_t length = 0;
+    std::memcpy(&length, text.data(), 8);
+    Json header = parse_json(text.substr(8, length), file);
+    const Json table = header["model.embed_tokens.weight"];
+    const size_t begin = table["data_offsets"][0], end = table["data_offsets"][1];
+    std::string data = text.substr(8 + length), head = data.substr(begin, end - begin);
+    head[3] = static_cast<char>(head[3] ^ flipped);  // a sign
+    Json entry = table;
+    entry["data_offsets"] = {data.size(), data.size() + head.size()};
+    header["lm_head.weight"] = entry;
+    const std::string words = dump_json(header);
+    length = words.size();
+    std::filesystem::copy(model_, to, std::filesystem::copy_options::recursive);
+    std::ofstream(to + "/model.safetensors", std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&length), 8) << words << data << head;
+  };
+  for (const char* name : {"copy", "other"})
+    std::filesystem::create_directories(folder_.path(name));
+  add_head(folder_.path("copy"), 0);
+  add_head(folder_.path("other"), static_cast<char>(0x80));
+  EXPECT_EQ(loss(folder_.path("copy")), tied);
+  const Json own = loss(folder_.path("other"));
+  EXPECT_NE(own, tied);
+  const std::string to = folder_.path("converted");
+  ASSERT_EQ(
+      wick({"convert", "--model", folder_.path("other"), "--save-path", to, "--save-dtype", "f32"})
+          .code,
+      0);
+  EXPECT_EQ(loss(to), own);
+  EXPECT_EQ(parse_json(contents(to + "/config.json"), to)["tie_word_embeddings"], false);
+}
+
 TEST_F(Wrong, AnAdapterOfAnotherModel) {
   std::string adapter = std::string(WICK_SOURCE_DIR) + "/tests/golden/qwen2_tied/adapter";
   expect_failed(wick({"generate", "--model", model_, "--adapter-path", adapter, "-p", "x"}),
@@ -84,7 +130,7 @@ TEST_F(Wrong, Data) {
                 {"rows.jsonl", "none of the 1 rows has a trained token"});
   expect_failed(data("{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n"),
                 {"rows.jsonl:2:11: not valid JSON: the text is not UTF-8 here"});
-  expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl:1", "UTF-16"});
+  expect_failed(data(std::string("\xff\xfe{\0", 4)), {"rows.jsonl: this is UTF-16LE", "iconv"});
   expect_failed(data("\x1f\x8b\x08\x08"), {"rows.jsonl: this is gzip; unpack it with gunzip"});
   expect_failed(data("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
                 {"rows.jsonl: this is a Git LFS pointer, not the file itself: run `git lfs pull`"});
@@ -103,6 +149,22 @@ TEST_F(Wrong, PathsThatAreNotUtf8AreOnlyOdd) {
   again.push_back("--resume");
   EXPECT_EQ(wick(again).code, 0);
   EXPECT_EQ(wick({"generate", "--model", model_, "--adapter-path", out, "-p", "a"}).code, 0);
+}
+
+// Their numbers are not given to files, which would get the words of the run.
+TEST_F(Wrong, ClosedStreamsWriteIntoNoFile) {
+  std::string command = WICK_BINARY;
+  std::vector<std::string> words = train(data_, out_);
+  for (const char* more : {"--json", "--metrics"}) words.push_back(more);
+  words.push_back(folder_.path("metrics.jsonl"));
+  for (const std::string& word : words) command += " '" + word + "'";
+  EXPECT_NE(std::system((command + " <&- >&- 2>&-").c_str()), 0);  // it could not say anything
+  std::istringstream lines(contents(folder_.path("metrics.jsonl")));
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count)
+    EXPECT_FALSE(Json::parse(line, nullptr, false).is_discarded()) << line;
+  EXPECT_GT(count, 2);
+  EXPECT_EQ(wick({"generate", "--model", model_, "--adapter-path", out_, "-p", "x"}).code, 0);
 }
 
 TEST_F(Wrong, AFileLimitKeepsTheLastCheckpoint) {
