@@ -146,8 +146,16 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
 
 std::vector<std::string> differences(const Json& was, const Json& now) {
   std::vector<std::string> found;
+  // What has the same numbers is the same under another name, or in another place.
+  auto only_moved = [&](const std::string& key) {
+    for (const auto& [name, numbers] :
+         {std::pair("model", "weights"), {"data", "data_fingerprint"}})
+      if (key == name)
+        return was.contains(numbers) && now.contains(numbers) && was[numbers] == now[numbers];
+    return false;
+  };
   for (const auto& [key, value] : now.items()) {
-    if (key == kOrder || !was.contains(key) || was[key] == value) continue;
+    if (key == kOrder || !was.contains(key) || was[key] == value || only_moved(key)) continue;
     // What was written is not always what there is: of a path that is not UTF-8, or not-a-number.
     const std::string before = dump_json(was[key]), after = dump_json(value);
     if (before != after) found.push_back(cat(key, ": was ", before, ", is now ", after));

@@ -40,7 +40,8 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder);
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder);
 
 // Every member whose value differs, as "name: was …, is now …". A member that the older one does
-// not have, because it was written by an older wick, is no difference. kOrder is not looked at.
+// not have, because it was written by an older wick, is no difference; nor is another name of a
+// model or data set with the same numbers. kOrder is not looked at.
 std::vector<std::string> differences(const Json& was, const Json& now);
 
 // The member that says how a build of wick computes a run whose options and data are the same:

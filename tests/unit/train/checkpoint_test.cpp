@@ -107,6 +107,13 @@ TEST_F(CheckpointTest, HalfWrittenFilesOfAKilledRunAreRemoved) {
 
 TEST(Differences, AreAllNamed) {
   const Json was{{"a", 1}, {"b", 2}, {"gone", true}}, now{{"a", 1}, {"b", 3}, {"new", 1}};
+  const Json here = {{"model", "m"}, {"weights", "1"}, {"data", "d"}, {"data_fingerprint", "2"}};
+  Json moved = here;
+  moved["model"] = "/elsewhere/m";
+  moved["data"] = "/elsewhere/d";
+  EXPECT_TRUE(differences(here, moved).empty());
+  moved["data_fingerprint"] = "3";
+  EXPECT_EQ(differences(here, moved).size(), 2u);
   const std::vector<std::string> found = differences(was, now);
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0], "b: was 2, is now 3");
