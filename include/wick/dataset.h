@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -85,10 +86,11 @@ struct DataCheck {
 
 // Looks at every row of the splits (train, valid, test; those that are there) and reports all that
 // is wrong, unreadable rows included. `fix`, if not "": a folder for a cleaned copy as JSON lines.
-// Throws: kNotFound, kIo, kInvalidArgument.
+// Throws: kNotFound, kIo, kInvalidArgument; kCancelled where `should_stop`, asked at every row,
+// says so: then the copy goes again.
 DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
                      const std::vector<std::string>& splits, const DatasetOptions& options = {},
-                     const std::string& fix = {});
+                     const std::string& fix = {}, const std::function<bool()>& should_stop = {});
 
 class Dataset {
  public:

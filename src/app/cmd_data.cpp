@@ -5,6 +5,7 @@
 #include "app/format.h"
 #include "app/options.h"
 #include "app/plot.h"
+#include "app/signals.h"
 #include "app/terminal.h"
 #include "app/train_view.h"
 #include "app/verbs.h"
@@ -261,7 +262,13 @@ int run(const Args& args, const Flags& flags) {
   }
   std::vector<std::string> splits = {"train", "valid", "test"};
   if (!flags.split.empty()) splits = {flags.split};
-  const DataCheck check = check_data(model, sources, splits, options, flags.fix);
+  DataCheck check;
+  if (flags.fix.empty()) {
+    check = check_data(model, sources, splits, options);
+  } else {
+    const StopSignal stop;
+    check = check_data(model, sources, splits, options, flags.fix, [&] { return stop.asked(); });
+  }
   const int64_t limit = std::min(options.max_seq_length, model.info().context);
   for (const DataSplit& split : check.splits) show_split(split, limit, out);
   Json summary = {{"event", "summary"}};

@@ -2,6 +2,7 @@
 #include "data/check.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -51,13 +52,14 @@ struct Place {
 class Checker {
  public:
   Checker(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const DataOptions& options,
-          const std::string& fix)
+          const std::string& fix, const std::function<bool()>& should_stop)
       : options_(with_text(options)),
         pair_options_(for_pairs(options_)),
         tokenizer_(tokenizer),
         encoder_(tokenizer, chat_template, options_),
         pair_encoder_(tokenizer, chat_template, pair_options_),
-        fix_(fix) {}
+        fix_(fix),
+        should_stop_(should_stop) {}
 
   void split(std::span<const DataSource> sources, const std::string& name) {
     files_.clear();
@@ -132,6 +134,7 @@ class Checker {
                                   ", which training refuses; --fix writes it as UTF-8"));
                         }});
     } catch (const Error& e) {
+      if (not_of_the_file_) throw;
       // Of the file as a whole: a header that is none, a line without end.
       std::string what = e.what();
       if (what.starts_with(files_.back() + ": ")) what.erase(0, files_.back().size() + 2);
@@ -153,6 +156,10 @@ class Checker {
   }
 
   void row(int64_t line, Json&& value) {
+    if (should_stop_ && should_stop_()) {
+      not_of_the_file_ = true;
+      fail(ErrorCode::kCancelled, "stopped; nothing was written to ", fix_);
+    }
     ++report().rows_read;
     RowCheck check = check_row_text(value, options_);
     for (auto& [kind, what] : check.findings) add(kind, line, std::move(what));
@@ -284,7 +291,9 @@ class Checker {
 
   void write(const Json& value) {
     if (!out_) return;
+    not_of_the_file_ = true;  // whatever goes wrong here is the copy's
     out_->write(dump_json(value) + "\n");
+    not_of_the_file_ = false;
     ++report().rows_written;
   }
 
@@ -314,6 +323,8 @@ class Checker {
   const Tokenizer& tokenizer_;
   RowEncoder encoder_, pair_encoder_;
   std::string fix_;
+  std::function<bool()> should_stop_;
+  bool not_of_the_file_ = false;  // what is thrown now
   DataCheck result_;
   std::vector<std::string> files_;      // of this split
   std::vector<std::string> all_files_;  // of all; Place counts in them
@@ -331,7 +342,8 @@ class Checker {
 
 DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-                     const DataOptions& options, const std::string& fix) {
+                     const DataOptions& options, const std::string& fix,
+                     const std::function<bool()>& should_stop) {
   std::optional<NewFolder> made;
   if (!fix.empty()) {
     made.emplace(fix);
@@ -343,7 +355,7 @@ DataCheck check_data(std::span<const DataSource> sources, std::span<const std::s
              ": is the folder of the data itself; name another one");
     }
   }
-  Checker checker(tokenizer, chat_template, options, fix);
+  Checker checker(tokenizer, chat_template, options, fix, should_stop);
   bool any = false;
   for (const std::string& split : splits) {
     if (std::none_of(sources.begin(), sources.end(), [&](const DataSource& source) {

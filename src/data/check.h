@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,9 +16,11 @@ namespace wick {
 
 // Checks the splits, train first. With `fix` it also writes a cleaned copy of each as
 // <fix>/<split>.jsonl; the folder must be none of the sources.
-// Throws: kNotFound where no source has a split of these; kIo; kInvalidArgument for wrong options.
+// Throws: kNotFound where no source has a split of these; kIo; kInvalidArgument for wrong options;
+// kCancelled where `should_stop`, asked at every row, says so.
 DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
-                     const DataOptions& options, const std::string& fix);
+                     const DataOptions& options, const std::string& fix,
+                     const std::function<bool()>& should_stop);
 
 }  // namespace wick
