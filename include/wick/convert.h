@@ -2,6 +2,7 @@
 // Merging adapters into plain model folders and taking them out again; other types of weights.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "wick/model.h"
@@ -14,6 +15,8 @@ struct MergeOptions {
   std::string save_path = {};   // must not be the model's own folder
   std::string save_dtype = {};  // "": as the model's; f32, bf16, f16
   bool reversible = false;      // also write what --unmerge needs without the base
+  // Asked between tensors; true: kCancelled is thrown, and what was written goes again.
+  std::function<bool()> should_stop = {};
 };
 
 struct MergeResult {
@@ -27,7 +30,8 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options);
 
 // Restores the base of a merged folder to the bit into save_path: from the base that the folder
 // records, or from the differences that a reversible merge stored.
-MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path);
+MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path,
+                            const std::function<bool()>& should_stop = {});
 
 struct ConvertOptions {
   std::string model = {};       // as ModelOptions::model
@@ -36,6 +40,7 @@ struct ConvertOptions {
   int64_t group_size = 32;      // 32, 64, 128
   std::string save_dtype = {};  // of a result without codes: f32, bf16, f16; "": as the model's,
                                 // bf16 for what was quantised
+  std::function<bool()> should_stop = {};  // as MergeOptions'
 };
 
 struct ConvertResult {

@@ -194,9 +194,11 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   ThreadPool pool(engine.device().threads);
   start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
   keep_tied(adapter, params, m);
+  NewFolder folder(out);
   const SavedWeights saved = save_weights(
       out, m.config, *m.weights, save_dtype,
-      [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); });
+      [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); },
+      options.should_stop);
   MergeResult result;
   result.path = out.string();
   result.tensors = saved.tensors;
@@ -204,10 +206,12 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   result.bytes = saved.bytes;
   // Last, so that what looks like a model is one.
   write_model_files(m, out);
+  folder.keep();
   return result;
 }
 
-MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path) {
+MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path,
+                            const std::function<bool()>& should_stop) {
   const fs::path from = merged_path, to = save_path;
   refuse_in_place(from, "the merged model's", to);
   if (!fs::exists(from / kMergeRecord))
@@ -263,7 +267,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
     return bytes;
   };
 
-  make_folder(to);
+  NewFolder folder(to);
   SafetensorsWriter writer(to / "model.safetensors");
   MergeResult result;
   for (const std::string& name : merged.names()) {
@@ -274,6 +278,8 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
     writer.declare(name, *source.info->dtype, source.info->shape);
   }
   for (const std::string& name : merged.names()) {
+    if (should_stop && should_stop())
+      fail(ErrorCode::kCancelled, "stopped; nothing was written to ", save_path);
     std::vector<std::byte> bytes = original(name);
     result.bytes += static_cast<int64_t>(bytes.size());
     result.changed += find_member(*fingerprints, name) != nullptr;
@@ -282,6 +288,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
   }
   writer.commit();
   copy_other_files(from, to);
+  folder.keep();
   result.path = to.string();
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include "api/internal.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "model/save.h"
 
 namespace wick {
@@ -39,8 +40,11 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
            m.name(), " has rows of whole groups, so nothing would be quantised",
            options.group_size > 32 ? "; try --group-size 32" : "");
   }
-  SavedWeights saved = save_weights(options.save_path, m.config, *m.weights, type, {});
+  NewFolder folder(options.save_path);
+  SavedWeights saved =
+      save_weights(options.save_path, m.config, *m.weights, type, {}, options.should_stop);
   write_model_files(m, options.save_path, quantization);
+  folder.keep();
   return {options.save_path, saved.tensors, saved.quantized, saved.bytes};
 }
 

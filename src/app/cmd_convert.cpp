@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/format.h"
 #include "app/options.h"
+#include "app/signals.h"
 #include "app/terminal.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -25,7 +26,10 @@ int run(const Args& args, const Flags& flags) {
   args.require({"quantize", "dequantize", "save-dtype"});
   Output out(flags.output.json, flags.output.quiet);
   Engine engine(flags.device.options());
-  ConvertResult r = convert_model(engine, flags.convert);
+  StopSignal stop;
+  ConvertOptions options = flags.convert;
+  options.should_stop = [&] { return stop.asked(); };
+  ConvertResult r = convert_model(engine, options);
   out.event({{"event", "done"},
              {"path", r.path},
              {"tensors", r.tensors},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/format.h"
 #include "app/options.h"
+#include "app/signals.h"
 #include "app/terminal.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -27,11 +28,14 @@ int run(const Args& args, const Flags& flags) {
   args.require({"save-path"});
   Output out(flags.output.json, flags.output.quiet);
   MergeResult r;
+  StopSignal stop;
+  MergeOptions options = flags.merge;
+  options.should_stop = [&] { return stop.asked(); };
   if (flags.unmerge) {
-    r = unmerge_adapter(flags.merge.model, flags.merge.save_path);
+    r = unmerge_adapter(options.model, options.save_path, options.should_stop);
   } else {
     Engine engine(flags.device.options());
-    r = merge_adapter(engine, flags.merge);
+    r = merge_adapter(engine, options);
   }
   out.event({{"event", "done"},
              {"path", r.path},

@@ -73,9 +73,20 @@ void write_quantized(SafetensorsWriter& writer, const WeightSpec::Part& part, DT
 
 }  // namespace
 
+int64_t saved_weight_bytes(const ModelConfig& config, const ModelWeights& weights,
+                           std::optional<DType> dtype) {
+  int64_t bytes = 0;
+  for (const WeightSpec& spec : weight_specs(config)) {
+    const DType to = saved_type(spec, weights.dtype(spec), dtype);
+    for (const WeightSpec::Part& part : spec.parts)
+      bytes += part.shape.rows() * static_cast<int64_t>(row_bytes(to, part.shape.cols()));
+  }
+  return bytes;
+}
+
 SavedWeights save_weights(const std::filesystem::path& folder, const ModelConfig& config,
                           const ModelWeights& weights, std::optional<DType> dtype,
-                          const WeightOverride& changed) {
+                          const WeightOverride& changed, const std::function<bool()>& should_stop) {
   make_folder(folder);
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (dtype && dtype_is_quantized(*dtype))
@@ -92,6 +103,8 @@ SavedWeights save_weights(const std::filesystem::path& folder, const ModelConfig
     }
   }
   for (const WeightSpec& spec : specs) {
+    if (should_stop && should_stop())
+      fail(ErrorCode::kCancelled, "stopped; nothing was written to ", folder.string());
     const DType to = saved_type(spec, weights.dtype(spec), dtype);
     std::optional<std::vector<float>> values = changed ? changed(spec) : std::nullopt;
     if (values) saved.changed += static_cast<int64_t>(spec.parts.size());

@@ -22,10 +22,15 @@ struct SavedWeights {
 // Others are copied to the bit, unless `dtype` asks for another type. A tied head is not written.
 // A quantised `dtype` is for matrices whose rows are whole groups, written as mlx does
 // (quant/mlx.h) with the promise that wick reads back to the bit; all else stays as it is, codes in
-// bf16.
+// bf16. Throws: kIo; kCancelled where `should_stop`, asked between weights, says so.
 SavedWeights save_weights(const std::filesystem::path& folder, const ModelConfig& config,
                           const ModelWeights& weights, std::optional<DType> dtype,
-                          const WeightOverride& changed);
+                          const WeightOverride& changed,
+                          const std::function<bool()>& should_stop = {});
+
+// What save_weights would write, headers apart.
+int64_t saved_weight_bytes(const ModelConfig& config, const ModelWeights& weights,
+                           std::optional<DType> dtype);
 
 // f32 to the bytes of an element type, rounded to nearest even.
 std::vector<std::byte> narrow(std::span<const float> values, DType dtype);
