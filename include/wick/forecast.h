@@ -43,6 +43,8 @@ struct Forecast {
   double total_seconds_low = 0, total_seconds_high = 0;  // as of step_ms
   bool assumed_rows = false;  // there was no data: every row is taken to be full and trained
   int64_t disk_bytes = 0;     // of what is saved at the end
+  // When it is most: while a file is written beside the one that it replaces.
+  int64_t disk_peak_bytes = 0;
   // Tokens per token slot of the first epoch: as it is run, had each batch been padded to its
   // longest row, and the same with the rows sorted by length (which changes what is learned).
   double packed_fill = 0, padded_fill = 0, sorted_fill = 0;

@@ -46,7 +46,7 @@ struct SweepCallbacks {
   std::function<void(const std::string& name, const EvalReport&)> on_eval = {};
   std::function<void(const std::string& name, const SaveReport&)> on_save = {};
   std::function<void(const std::string&)> on_message = {};
-  std::function<bool()> should_stop = {};
+  std::function<bool()> should_stop = {}, should_give_up = {};  // as Trainer's
 };
 
 class Sweep {
@@ -64,7 +64,8 @@ class Sweep {
   // The printed plan of one joined micro-batch.
   std::string plan() const;
   // Trains all, each into its own adapter_path, and writes summary.json into `folder`. An adapter
-  // whose loss is no number any more is left out from then on.
+  // whose loss is no number any more is left out from then on. Where should_give_up said so before
+  // the first update: interrupted, without entries.
   SweepResult run(const std::string& folder, const SweepCallbacks& callbacks = {});
 
  private:

@@ -197,9 +197,10 @@ struct TrainCallbacks {
   std::function<void(const EvalReport&)> on_eval = {};
   std::function<void(const SaveReport&)> on_save = {};
   std::function<void(const std::string&)> on_message = {};  // a line for people
-  std::function<bool()> should_stop = {};  // asked after each update; true: save and return
-  // Asked before the first look and update, while the step is tried too; true: return with nothing
-  // done (interrupted, no adapter_path).
+  // Asked after each update and while held-out rows are looked at; true: save and return.
+  std::function<bool()> should_stop = {};
+  // Asked until the first update, also while the step is tried, a reference reads the rows and the
+  // held-out ones are looked at; true: return with nothing done (interrupted, no adapter_path).
   std::function<bool()> should_give_up = {};
 };
 

@@ -134,6 +134,8 @@ class Adapter {
   // is written as the plain LoRA that it amounts to.
   void save(const std::filesystem::path& folder, std::span<const float> params,
             const std::string& base_model) const;
+  // What save() would write, headers apart.
+  int64_t saved_bytes() const;
   Json peft_config(const std::string& base_model) const;
 
   const LoraOptions& options() const { return options_; }

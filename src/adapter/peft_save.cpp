@@ -104,6 +104,13 @@ Json Adapter::peft_config(const std::string& base_model) const {
   return config;
 }
 
+int64_t Adapter::saved_bytes() const {
+  int64_t numbers = param_count();
+  for (const LoraModule& m : modules_)
+    if (m.a0_offset >= 0) numbers += m.rank * (m.in + m.out);
+  return numbers * static_cast<int64_t>(sizeof(float));
+}
+
 void Adapter::save(const std::filesystem::path& folder, std::span<const float> params,
                    const std::string& base_model) const {
   WICK_CHECK(static_cast<int64_t>(params.size()) == param_count());

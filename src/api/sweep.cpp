@@ -26,20 +26,21 @@ struct Sweep::Impl {
   void join();
   TrainCallbacks callbacks_of(size_t lane, const SweepCallbacks& callbacks) const;
   // Everything before the first update but the samples: folders, device, forecast, the step.
-  std::vector<FolderLock> begin(const SweepCallbacks& callbacks);
+  std::vector<RunFolder> begin(const SweepCallbacks& callbacks);
   BufferPtr params_of(JointStep& joint, size_t lane) const;
   // The prompts that each adapter is asked before and after, and its answers before.
   struct Samples {
     std::vector<std::vector<PromptAndAnswer>> prompts;
     std::vector<std::vector<std::string>> before;
   };
-  Samples ask_before(JointStep& joint);
+  Samples ask_before(JointStep& joint, const StopAsked& stop);
   // One lane's run, inside the joined one.
   TrainResult run_lane(JointStep& joint, size_t lane, const std::vector<PromptAndAnswer>& prompts,
                        const SweepCallbacks& callbacks);
   // The entries, best first.
   SweepResult collect(JointStep& joint, std::vector<TrainResult> results,
-                      const std::vector<std::exception_ptr>& errors, const Samples& samples);
+                      const std::vector<std::exception_ptr>& errors, const Samples& samples,
+                      const SweepCallbacks& callbacks);
   // The model goes on with the adapter that did best.
   void take_best(JointStep& joint, const SweepResult& result);
   void write_summary(SweepResult& result, const std::string& folder) const;
@@ -127,24 +128,25 @@ TrainCallbacks Sweep::Impl::callbacks_of(size_t k, const SweepCallbacks& c) cons
   return own;
 }
 
-std::vector<FolderLock> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
+std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   std::set<std::string> said;  // most lines are those of every lane
   for (const auto& lane : lanes)
     for (const std::string& line : lane->messages)
       if (said.insert(line).second && callbacks.on_message) callbacks.on_message(line);
-  std::vector<FolderLock> locks;
-  for (const auto& lane : lanes) locks.push_back(lane->check_folder());
+  std::vector<RunFolder> folders;
+  for (const auto& lane : lanes) folders.push_back(lane->check_folder());
   lead().check_device();
   const bool rehearsed = lead().can_rehearse();
   if (!rehearsed || lead().free_step) lead().forecast_time();
   lead().start();
-  if (rehearsed) lead().rehearse_run(0);
-  if (callbacks.on_forecast) {
+  if (rehearsed) lead().rehearse_run(0, {}, callbacks.should_give_up);
+  const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
+  if (callbacks.on_forecast && wanted) {
     lead().forecast_time();
     callbacks.on_forecast(lead().forecast);
   }
   lead().open_prefix();
-  return locks;
+  return folders;
 }
 
 BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
@@ -156,15 +158,16 @@ BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
   return buffer;
 }
 
-Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint) {
+Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& stop) {
   Samples samples;
   for (size_t k = 0; k < lanes.size(); ++k) {
     samples.prompts.push_back(lanes[k]->sample_prompts());
     // B is zero at the start, so all answer alike.
     const bool alike = k > 0 && lanes[k]->options.data == lanes[0]->options.data &&
                        lanes[k]->options.init_adapter.empty();
-    samples.before.push_back(alike ? samples.before[0]
-                                   : lanes[k]->answer(samples.prompts[k], params_of(joint, k)));
+    samples.before.push_back(alike
+                                 ? samples.before[0]
+                                 : lanes[k]->answer(samples.prompts[k], params_of(joint, k), stop));
   }
   return samples;
 }
@@ -181,15 +184,23 @@ TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
     return samples;
   };
   setup.peak_gflops = 0;  // of all lanes together, not of one
-  TrainRun run(joint.lane(k), std::move(setup));
-  Watch watch(lane.options, run.first_update());
+  setup.should_give_up = callbacks.should_give_up;
   const TrainCallbacks own = callbacks_of(k, callbacks);
-  return run.run(watch.around(own));
+  try {
+    TrainRun run(joint.lane(k), std::move(setup));
+    Watch watch(lane.options, run.first_update());
+    return run.run(watch.around(own));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCancelled) throw;
+    TrainResult nothing;
+    nothing.interrupted = true;
+    return nothing;
+  }
 }
 
 SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> results,
                                  const std::vector<std::exception_ptr>& errors,
-                                 const Samples& samples) {
+                                 const Samples& samples, const SweepCallbacks& callbacks) {
   SweepResult result;
   for (size_t k = 0; k < lanes.size(); ++k) {
     SweepEntry entry{names[k], std::move(results[k]), ""};
@@ -200,15 +211,16 @@ SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> resu
         entry.error = e.what();
       }
       entry.result.adapter_path = lanes[k]->options.adapter_path;
-    } else {
-      lanes[k]->finish(entry.result, samples.prompts[k], samples.before[k], params_of(joint, k));
+    } else if (!entry.result.adapter_path.empty()) {
+      lanes[k]->finish(entry.result, samples.prompts[k], samples.before[k], params_of(joint, k),
+                       callbacks.on_message);
     }
     result.interrupted |= entry.result.interrupted;
     result.seconds = std::max(result.seconds, entry.result.seconds);
     result.entries.push_back(std::move(entry));
   }
   auto measure = [](const SweepEntry& e) {
-    if (!e.error.empty()) return std::numeric_limits<double>::infinity();
+    if (!e.error.empty() || e.result.steps == 0) return std::numeric_limits<double>::infinity();
     const double loss = e.result.evals.empty() ? e.result.final_loss : e.result.valid_loss;
     return std::isfinite(loss) ? loss : std::numeric_limits<double>::max();
   };
@@ -221,7 +233,7 @@ SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> resu
 
 void Sweep::Impl::take_best(JointStep& joint, const SweepResult& result) {
   const SweepEntry& best = result.entries.front();
-  if (!best.error.empty()) return;
+  if (!best.error.empty() || best.result.steps == 0) return;
   const size_t k =
       static_cast<size_t>(std::find(names.begin(), names.end(), best.name) - names.begin());
   Model::Impl& m = model->impl();
@@ -234,13 +246,22 @@ void Sweep::Impl::take_best(JointStep& joint, const SweepResult& result) {
 
 SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
   Impl& s = *impl_;
-  const std::vector<FolderLock> locks = s.begin(callbacks);
+  NewFolder made(folder);
+  made.keep();
+  const std::vector<RunFolder> folders = s.begin(callbacks);
+  SweepResult nothing;
+  nothing.interrupted = true;
+  auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
+  if (given_up()) return nothing;
   JointStep joint(*s.lead().step);
-  const Impl::Samples samples = s.ask_before(joint);
+  const Impl::Samples samples = s.ask_before(joint, callbacks.should_give_up);
+  if (given_up()) return nothing;
   std::vector<TrainResult> results(s.lanes.size());
   const std::vector<std::exception_ptr> errors = joint.run(
       [&](size_t k) { results[k] = s.run_lane(joint, k, samples.prompts[k], callbacks); });
-  SweepResult result = s.collect(joint, std::move(results), errors, samples);
+  auto is_nothing = [](const TrainResult& r) { return r.interrupted && r.adapter_path.empty(); };
+  if (std::all_of(results.begin(), results.end(), is_nothing)) return nothing;
+  SweepResult result = s.collect(joint, std::move(results), errors, samples, callbacks);
   s.take_best(joint, result);
   s.write_summary(result, folder);
   return result;

@@ -277,7 +277,7 @@ std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
 }
 
 std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer>& prompts,
-                                               BufferPtr params) {
+                                               BufferPtr params, const StopAsked& stop) {
   std::vector<std::string> texts;
   if (prompts.empty()) return texts;
   Model::Impl& m = model->impl();
@@ -288,6 +288,7 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   decode.max_tokens = 64;
   decode.stop_tokens = m.stop_tokens();
   for (const PromptAndAnswer& p : prompts) {
+    if (stop && stop()) break;
     // Samples are for the report: a model that gives no numbers any more is the run's to report.
     try {
       texts.push_back(generator.generate(p.prompt, decode).text);
@@ -320,7 +321,7 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
 }
 
 // Found out now rather than after an hour.
-FolderLock Trainer::Impl::check_folder() const {
+RunFolder Trainer::Impl::check_folder() const {
   if (options.data.empty())
     fail(ErrorCode::kInvalidArgument,
          "--data is missing: a folder with train.jsonl, or a JSON-lines file");
@@ -331,15 +332,13 @@ FolderLock Trainer::Impl::check_folder() const {
   if (!adapter && std::filesystem::equivalent(model->info().path, options.adapter_path, none))
     fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
          " is the model's own folder, which would be overwritten; name another");
-  make_folder(options.adapter_path);
+  NewFolder folder(options.adapter_path);
+  folder.keep();
   FolderLock lock(options.adapter_path);
-  int64_t free_bytes = free_disk_bytes(options.adapter_path.c_str());
-  if (free_bytes >= 0 && free_bytes < forecast.disk_bytes)
-    fail(ErrorCode::kIo, options.adapter_path, ": the disk has ", report::bytes(free_bytes),
-         " free, the result takes ", report::bytes(forecast.disk_bytes));
+  check_disk();
   write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
-  return lock;
+  return {std::move(folder), std::move(lock)};
 }
 
 std::vector<Trainer::Impl*> Trainer::Impl::runs() {
@@ -368,15 +367,23 @@ RunSetup Trainer::Impl::run_setup(const Forecast& expected) {
 }
 
 void Trainer::Impl::finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
-                           const std::vector<std::string>& before, BufferPtr params) {
+                           const std::vector<std::string>& before, BufferPtr params,
+                           const std::function<void(const std::string&)>& say) {
   const Model::Impl& m = model->impl();
-  std::vector<std::string> after = answer(prompts, std::move(params));
-  for (size_t i = 0; i < prompts.size(); ++i)
+  // Who stops a run does not wait for samples.
+  std::vector<std::string> after;
+  if (!result.interrupted) after = answer(prompts, std::move(params));
+  for (size_t i = 0; i < after.size(); ++i)
     result.samples.push_back(
         {prompts[i].words, m.words().decode(prompts[i].answer, true), before[i], after[i]});
   std::filesystem::path report = std::filesystem::path(options.adapter_path) / "report.html";
-  write_report(report, options, model->info(), model->engine().device(), forecast, result);
-  result.report_path = report.string();
+  try {
+    write_report(report, options, model->info(), model->engine().device(), forecast, result);
+    result.report_path = report.string();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    if (say) say(cat("warning: ", e.what(), "; what was trained is saved without it"));
+  }
 }
 
 Trainer::Trainer(Model& model, const TrainOptions& options) : impl_(std::make_unique<Impl>()) {
@@ -403,22 +410,28 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Model::Impl& m = t.model->impl();
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
-  const FolderLock lock = t.check_folder();
+  const RunFolder folder = t.check_folder();
   t.check_device();
   const bool rehearsed = t.can_rehearse();
   // What --memory costs is known by rates alone: the free plan is not there to be tried.
   if (!rehearsed || t.free_step) t.forecast_time();
+  TrainResult nothing;
+  nothing.interrupted = true;
+  auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
+  if (given_up()) return nothing;
 
   t.start();
+  if (given_up()) return nothing;
   std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   const auto asked = std::chrono::steady_clock::now();
-  std::vector<std::string> before = t.answer(prompts, t.step->params_buffer());
+  std::vector<std::string> before =
+      t.answer(prompts, t.step->params_buffer(), callbacks.should_give_up);
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed) t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
-  auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
-  TrainResult nothing;
-  nothing.interrupted = true;
+  if (rehearsed)
+    t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
+  else
+    t.forecast.process_bytes += t.answer_bytes;  // asked again at the end
   if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();
@@ -430,18 +443,23 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
     for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[i].words, texts[i]});
     return samples;
   };
-  TrainRun run(*t.step, std::move(setup));
-  // A reference may have been asked about all rows.
-  if (given_up()) return nothing;
-  Watch watch(t.options, run.first_update());
-  TrainResult result = run.run(watch.around(callbacks));
+  setup.should_give_up = callbacks.should_give_up;
+  TrainResult result;
+  try {
+    TrainRun run(*t.step, std::move(setup));
+    Watch watch(t.options, run.first_update());
+    result = run.run(watch.around(callbacks));
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCancelled) throw;
+    return nothing;
+  }
 
   m.adapter = t.adapter;
   m.trained = t.adapter ? nullptr : t.trainable;
   m.params = t.step->params_buffer();
   m.adapter_path = t.adapter ? t.options.adapter_path : "";
   ++m.revision;
-  t.finish(result, prompts, before, t.step->params_buffer());
+  t.finish(result, prompts, before, t.step->params_buffer(), callbacks.on_message);
   return result;
 }
 

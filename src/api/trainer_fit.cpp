@@ -150,9 +150,9 @@ void Trainer::Impl::choose_step() {
   forecast.updates = forecast.assumed_rows && options.iters <= 0
                          ? 1
                          : count_updates(options, train.rows_per_epoch());
-  // Adapter or model, and the checkpoint with what the optimizer keeps; the best in both.
-  const int64_t results = keeps_best(options) ? 4 : 2;
-  forecast.disk_bytes = results * f.params + f.moments;
+  const DiskNeed need = saved_at_once();
+  forecast.disk_bytes = need.kept;
+  forecast.disk_peak_bytes = need.kept + need.beside;
   if (free_step) forecast.choice = describe_choice(free);
   forecast.process_bytes = process_bytes();
   run_limits = step->limits();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "api/internal.h"
+#include "base/file.h"
 #include "base/folder_lock.h"
 #include "train/checkpoint.h"
 #include "train/fit.h"
@@ -14,6 +15,20 @@
 #include "train/save_trial.h"
 
 namespace wick {
+
+// Bytes that a run puts on the disk.
+struct DiskNeed {
+  int64_t state = 0, result = 0;  // of one checkpoint, of one result
+  int64_t kept = 0;               // at the end: both, the best one, numbered ones
+  int64_t beside = 0;             // besides while a file is written that replaces another
+  int64_t replaced = 0;           // of an earlier run, that these take the place of
+};
+
+// The folder of a run, this run's alone. One that was made for it and got no file goes again.
+struct RunFolder {
+  NewFolder folder;
+  FolderLock lock;
+};
 
 struct Trainer::Impl {
   static constexpr size_t kSamples = 3;  // answered before and after, for the report
@@ -44,14 +59,23 @@ struct Trainer::Impl {
 
   // Checks the options, reads the rows, declares what is trained.
   void prepare(Model& on, const TrainOptions& wanted);
-  FolderLock check_folder() const;
+  RunFolder check_folder() const;
+  // trainer_disk.cpp
+  int64_t result_bytes(const std::string& save_dtype) const;
+  DiskNeed disk_need(const TrainOptions& o) const;
+  // By this run and the others.
+  DiskNeed saved_at_once(const std::function<void(TrainOptions&)>& change = {}) const;
+  // Throws: kIo where the disk has not the room that the run takes when it is most, saying what
+  // fits.
+  void check_disk() const;
   // `expected` is the forecast of the step that this run is on.
   RunSetup run_setup(const Forecast& expected);
   // This and the others.
   std::vector<Impl*> runs();
   // Answers, and the report.
   void finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
-              const std::vector<std::string>& before, BufferPtr params);
+              const std::vector<std::string>& before, BufferPtr params,
+              const std::function<void(const std::string&)>& say);
   void load_data();
   void declare();
   void assume_rows();
@@ -112,7 +136,9 @@ struct Trainer::Impl {
   void save_result(const std::string& folder, std::span<const float> params) const;
   // What is answered before and after: the caller's prompts, else the first of the held-out rows.
   std::vector<PromptAndAnswer> sample_prompts() const;
-  std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params);
+  // Fewer answers where it is stopped.
+  std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params,
+                                  const StopAsked& stop = {});
 };
 
 }  // namespace wick

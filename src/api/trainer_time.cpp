@@ -33,8 +33,12 @@ constexpr double kUtilisation = 0.5;  // of the device, for those estimates
 // Between which runs lay by their estimates, as shares of those.
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 // What a run of one second may differ by from what was tried, since a processor's speed changes
-// within seconds; of longer ones less, by the root of their seconds, of shorter ones more.
-constexpr double kSecondsMood = 0.2, kMostMood = 0.35;
+// within seconds; of longer ones less, by the root of their seconds, of shorter ones more. No run
+// is known better than by kLeastMood: a trial of seconds does not see what the minutes after it
+// bring, and of runs that were tried beside other work a quarter lay outside of it.
+constexpr double kSecondsMood = 0.2, kLeastMood = 0.15, kMostMood = 0.35;
+
+constexpr double kMostOthers = 0.5;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -68,10 +72,11 @@ Saving Trainer::Impl::try_saving() const {
   constexpr int64_t kMost = int64_t{64} << 20;
   SaveTrial trial;
   trial.place = options.adapter_path;
-  trial.bytes = forecast.disk_bytes;
-  trial.result_bytes = forecast.params;
+  const DiskNeed need = saved_at_once();
+  trial.bytes = need.state + need.result;
+  trial.result_bytes = need.result;
   Checkpoint c;
-  if (forecast.disk_bytes <= kMost && others.empty()) {
+  if (trial.bytes <= kMost && others.empty()) {
     trial.checkpoint = [&](const std::filesystem::path& folder) {
       c = {};
       release_free_memory();
@@ -87,7 +92,7 @@ Saving Trainer::Impl::try_saving() const {
     };
     return wick::try_saving(trial);
   }
-  const auto all = static_cast<double>(forecast.disk_bytes);
+  const auto all = static_cast<double>(trial.bytes);
   c = part_of_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
   double bytes = 4.0 * static_cast<double>(c.params.size() + c.best.size());
   for (const CheckpointState& state : c.states) bytes += static_cast<double>(state.bytes.size());
@@ -160,8 +165,10 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
   const auto saves = static_cast<double>(count_saves(options, forecast.updates));
   const double numbered = options.save_numbered ? saving.result : 0;
   forecast.total_seconds = computed + saves * (saving.seconds + numbered);
-  const double mood =
-      std::min(kMostMood, kSecondsMood / std::sqrt(std::max(1e-3, forecast.total_seconds)));
+  const double seconds_mood = std::clamp(
+      kSecondsMood / std::sqrt(std::max(1e-3, forecast.total_seconds)), kLeastMood, kMostMood);
+  // Work beside the trial may end, and may become as much again.
+  const double mood = std::max(seconds_mood, std::min(kMostOthers, times.others));
   const double low = std::min(times.low, 1 - mood), high = std::max(times.high, 1 + mood);
   forecast.step_ms_low = low * forecast.step_ms;
   forecast.step_ms_high = high * forecast.step_ms;
@@ -215,7 +222,8 @@ void Trainer::Impl::forecast_time() {
   times.cold = probe.cold_seconds(forecast.peak_bytes - forecast.weights);
   times.low = kEstimatedLow;
   times.high = kEstimatedHigh;
-  set_times(times, sampled.seconds, common_saving(forecast.disk_bytes));
+  const DiskNeed need = saved_at_once();
+  set_times(times, sampled.seconds, common_saving(need.state + need.result));
 }
 
 // Of one pack, from its arithmetic; 0 where the device cannot be timed.
@@ -261,6 +269,8 @@ void Trainer::Impl::start() {
       all.insert(all.end(), run->start_params.begin(), run->start_params.end());
     step->set_params(all);
   }
+  // Weights were read and widened on the way.
+  release_free_memory();
   started = true;
 }
 

@@ -70,8 +70,13 @@ int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model
     out.event(named(name, save_event(r)));
   };
   callbacks.on_message = [&](const std::string& line) { view.message(line); };
-  callbacks.should_stop = [&] { return stop.asked(); };
+  callbacks.should_stop = callbacks.should_give_up = [&] { return stop.asked(); };
   const SweepResult result = sweep.run(options.adapter_path, callbacks);
+  if (result.interrupted && result.entries.empty()) {
+    out.event({{"event", "done"}, {"interrupted", true}});
+    out.result("stopped before the first update; nothing was saved or changed");
+    return kInterrupted;
+  }
   show_ranking(result, out);
   out.event({{"event", "done"},
              {"interrupted", result.interrupted},

@@ -100,6 +100,7 @@ Json forecast_json(const Forecast& f) {
           {"total_seconds_low", f.total_seconds_low},
           {"total_seconds_high", f.total_seconds_high},
           {"disk_bytes", f.disk_bytes},
+          {"disk_peak_bytes", f.disk_peak_bytes},
           {"packed_fill", f.packed_fill},
           {"padded_fill", f.padded_fill},
           {"sorted_fill", f.sorted_fill}};
@@ -163,7 +164,10 @@ std::string forecast_table(const Forecast& f) {
     say("first epoch", cat("about ", format_ms(f.prefix_ms), " more for each update: the ",
                            plural(f.prefix_blocks, "frozen block"), ", whose outputs are kept"));
   if (f.packed_fill > 0 && !f.assumed_rows) say("token slots used", packing_text(f));
-  say("on disk", format_bytes(f.disk_bytes));
+  say("on disk",
+      cat(format_bytes(f.disk_bytes), f.disk_peak_bytes > f.disk_bytes
+                                          ? ", while it is saved " + format_bytes(f.disk_peak_bytes)
+                                          : ""));
   return text;
 }
 

@@ -111,8 +111,9 @@ void DistillLoss::feed(Program& program, const Pack& pack, std::span<const float
   feed(program, segment_, segments);
 }
 
-EvalReport DistillLoss::evaluate(RunStep& step, std::span<const Pack> packs) {
-  return evaluate_likelihood(step, packs);
+EvalReport DistillLoss::evaluate(RunStep& step, std::span<const Pack> packs,
+                                 const StopAsked& stop) {
+  return evaluate_likelihood(step, packs, stop);
 }
 
 }  // namespace wick

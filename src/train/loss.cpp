@@ -4,15 +4,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "train/step.h"
 
 namespace wick {
 
-EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs) {
+void check_wanted(const StopAsked& stop) {
+  if (stop && stop()) fail(ErrorCode::kCancelled, "stopped");
+}
+
+EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) {
   EvalReport e;
   std::vector<float> logp(static_cast<size_t>(step.limits().targets));
   double sum = 0;
   for (const Pack& pack : packs) {
+    check_wanted(stop);
     step.evaluate(pack, logp);
     for (int64_t i = 0; i < pack.used_targets; ++i)
       sum -= static_cast<double>(logp[static_cast<size_t>(i)]);

@@ -14,6 +14,11 @@ namespace wick {
 
 class RunStep;
 
+// Whether whoever waits wants no more of what goes over many packs; empty: asked by nobody.
+using StopAsked = std::function<bool()>;
+// Throws: kCancelled.
+void check_wanted(const StopAsked& stop);
+
 class Loss {
  public:
   virtual ~Loss() = default;
@@ -26,8 +31,9 @@ class Loss {
   // Adds the buffers of what it recorded, and compiles programs of its own.
   virtual void compile(Backend&, Bindings&) {}
 
-  // Once, while the parameters are those of the start.
-  virtual void prepare(RunStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
+  // Once, while the parameters are those of the start. Throws: kCancelled, asked between packs.
+  virtual void prepare(RunStep&, const ExampleSet& /*train*/, const ExampleSet* /*valid*/,
+                       const StopAsked& /*stop*/) {}
   // In place of prepare() while a run is timed (train/rehearsal.h): sizes as there, any numbers.
   virtual void rehearse(const ExampleSet& /*train*/, const ExampleSet* /*valid*/) {}
   // Packs that prepare() asks a model for, and one such question.
@@ -54,8 +60,9 @@ class Loss {
   // Of the packs since the last call.
   virtual PreferenceReport take_report() { return {}; }
 
-  // Loss, tokens, rows and rewards of held-out packs.
-  virtual EvalReport evaluate(RunStep& step, std::span<const Pack> packs) = 0;
+  // Loss, tokens, rows and rewards of held-out packs. Throws: kCancelled, asked between them.
+  virtual EvalReport evaluate(RunStep& step, std::span<const Pack> packs,
+                              const StopAsked& stop) = 0;
 
   // What lane k of a step that several adapters share sees of it (train/sweep.h): all of the above
   // but the plan and its feeds. A loss that knows no lanes is that of the only one.
@@ -63,7 +70,7 @@ class Loss {
 };
 
 // Of the targets' likelihood: what runs without a Loss report.
-EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs);
+EvalReport evaluate_likelihood(RunStep& step, std::span<const Pack> packs, const StopAsked& stop);
 
 // A loss for each step that is recorded.
 using LossMaker = std::function<std::unique_ptr<Loss>()>;

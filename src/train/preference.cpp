@@ -151,12 +151,13 @@ void PreferenceLoss::for_packs(const ExampleSet& set, const F& f) const {
   }
 }
 
-std::vector<float> PreferenceLoss::reference_sums(RunStep& step, const ExampleSet& rows,
-                                                  RowSet set) {
+std::vector<float> PreferenceLoss::reference_sums(RunStep& step, const ExampleSet& rows, RowSet set,
+                                                  const StopAsked& stop) {
   std::vector<float> sums(2 * static_cast<size_t>(rows.size()), 0.0f);
   if (!options_.uses_reference) return sums;
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
   for_packs(rows, [&](const Pack& pack) {
+    check_wanted(stop);
     ask_reference(step, pack, logp, set);
     const Sums made = sum_sequences(pack, logp);
     for (size_t s = 0; s < made.logp.size(); ++s)
@@ -192,11 +193,12 @@ Loss::Passes PreferenceLoss::passes() const {
   return {1, asked, 1, asked};
 }
 
-void PreferenceLoss::prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid) {
+void PreferenceLoss::prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid,
+                             const StopAsked& stop) {
   train_ = &train;
   valid_ = valid;
-  train_sums_ = reference_sums(step, train, RowSet::kTrain);
-  if (valid) valid_sums_ = reference_sums(step, *valid, RowSet::kHeldOut);
+  train_sums_ = reference_sums(step, train, RowSet::kTrain, stop);
+  if (valid) valid_sums_ = reference_sums(step, *valid, RowSet::kHeldOut, stop);
 }
 
 int64_t PreferenceLoss::count(const Pack& pack) const {
@@ -206,7 +208,7 @@ int64_t PreferenceLoss::count(const Pack& pack) const {
 }
 
 double PreferenceLoss::estimate_divergence(RunStep& step, const ExampleSet& set,
-                                           std::span<const Pack> packs) {
+                                           std::span<const Pack> packs, const StopAsked& stop) {
   if (!is(Compare::kKto)) return 0;
   std::vector<int64_t> rows;
   for (const Pack& pack : packs)
@@ -218,6 +220,7 @@ double PreferenceLoss::estimate_divergence(RunStep& step, const ExampleSet& set,
   std::vector<float> logp(static_cast<size_t>(limits_.targets)), reference = logp;
   double sum = 0;
   for (const Pack& pack : pack_rows(others, all, limits_, options_.seed, 0, options_.packing)) {
+    check_wanted(stop);
     step.score(pack, logp, RowSet::kNone);
     std::fill(reference.begin(), reference.end(), 0.0f);
     if (options_.uses_reference) ask_reference(step, pack, reference, RowSet::kNone);
@@ -228,7 +231,7 @@ double PreferenceLoss::estimate_divergence(RunStep& step, const ExampleSet& set,
 }
 
 void PreferenceLoss::begin_update(RunStep& step, std::span<const Pack> packs) {
-  divergence_ = estimate_divergence(step, *train_, packs);
+  divergence_ = estimate_divergence(step, *train_, packs, {});
   int64_t pairs = 0, tokens = 0;
   for (const Pack& pack : packs) {
     pairs += static_cast<int64_t>(pack.examples.size());
@@ -347,13 +350,15 @@ PreferenceReport PreferenceLoss::take_report() {
   return report;
 }
 
-EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs) {
-  const double shift = estimate_divergence(step, *valid_, packs);
+EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs,
+                                    const StopAsked& stop) {
+  const double shift = estimate_divergence(step, *valid_, packs, stop);
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
   double cost = 0, likelihood = 0, reward[2] = {0, 0};
   int64_t counted = 0, tokens = 0, both = 0, right = 0, counts[2] = {0, 0};
   EvalReport e;
   for (const Pack& pack : packs) {
+    check_wanted(stop);
     step.evaluate(pack, logp);
     const Sums sums = sum_sequences(pack, logp);
     for (size_t p = 0; p < pack.examples.size(); ++p) {

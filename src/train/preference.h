@@ -45,7 +45,8 @@ class PreferenceLoss final : public Loss {
                  int64_t positions) override;
   MemoryForecast forecast(const Backend& backend) const override;
   void compile(Backend& backend, Bindings& bindings) override;
-  void prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid) override;
+  void prepare(RunStep& step, const ExampleSet& train, const ExampleSet* valid,
+               const StopAsked& stop) override;
   void rehearse(const ExampleSet& train, const ExampleSet* valid) override;
   int64_t count_asked(const ExampleSet& train, const ExampleSet* valid) const override;
   void ask(RunStep& step, const Pack& pack) override;
@@ -56,7 +57,7 @@ class PreferenceLoss final : public Loss {
   void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
   void read(const Program& program, const Pack& pack) override;
   PreferenceReport take_report() override;
-  EvalReport evaluate(RunStep& step, std::span<const Pack> packs) override;
+  EvalReport evaluate(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) override;
 
   Loss* lane(size_t k) override;
 
@@ -67,11 +68,13 @@ class PreferenceLoss final : public Loss {
  private:
   bool is(PreferenceAttr::Kind kind) const { return options_.attr.kind == kind; }
   void ask_reference(RunStep& step, const Pack& pack, std::span<float> logp, RowSet set);
-  std::vector<float> reference_sums(RunStep& step, const ExampleSet& rows, RowSet set);
+  std::vector<float> reference_sums(RunStep& step, const ExampleSet& rows, RowSet set,
+                                    const StopAsked& stop);
   // f(pack) for all rows of a set, some of them at a time.
   template <typename F>
   void for_packs(const ExampleSet& set, const F& f) const;
-  double estimate_divergence(RunStep& step, const ExampleSet& set, std::span<const Pack> packs);
+  double estimate_divergence(RunStep& step, const ExampleSet& set, std::span<const Pack> packs,
+                             const StopAsked& stop);
 
   // What the plan is fed and what it gives of one lane's pack, behind those of the lanes before.
   struct Feeds;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "train/pack_work.h"
 #include "train/probe.h"
 #include "train/sweep.h"
@@ -157,7 +158,7 @@ double Rehearser::look() {
   std::vector<float> logp(lanes_ * static_cast<size_t>(step_.limits().targets));
   auto evaluate = [&](std::span<const Pack> packs) {
     if (kind_) {
-      kind_->evaluate(asker(), packs);
+      kind_->evaluate(asker(), packs, {});
       return;
     }
     for (const Pack& pack : packs) step_.evaluate(of_all_lanes(pack), logp);
@@ -272,9 +273,11 @@ RunTimes Rehearser::measure() {
   allowed_ = std::min(time.most_seconds, std::max(time.share * whole, short_run));
 
   const double packs_per_update = static_cast<double>(run_.packs.size()) / run_.updates;
+  const OthersShare others;
   times.update = whole_updates(first, times);
   const bool by_packs = times.update == 0;
   if (by_packs) times.update = by_parts(tried, groups, times);
+  times.others = others.since();
   if (kind_) {
     const auto asked = static_cast<size_t>(std::max(1.0, packs_per_update));
     if (by_packs)

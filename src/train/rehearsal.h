@@ -21,6 +21,7 @@ struct RunTimes {
   // Between which the packs' times moved while they were tried, as shares of their mean: a
   // processor that is held back for seconds shows here. 1 where they were tried once.
   double low = 1, high = 1;
+  double others = 0;  // what other processes took of the processors meanwhile, as a share
 };
 
 // The least and the largest mean of a stretch, as shares of the mean of all: consecutive durations

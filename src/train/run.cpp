@@ -75,14 +75,15 @@ TrainRun::TrainRun(RunStep& step, RunSetup setup)
       time_left_(setup_.expected),
       started_(now_seconds()) {
   if (setup_.valid) valid_packs_ = valid_packs(*setup_.valid, setup_.options, step_.limits());
-  if (Loss* kind = step_.loss_kind()) kind->prepare(step_, *setup_.train, setup_.valid);
+  if (Loss* kind = step_.loss_kind())
+    kind->prepare(step_, *setup_.train, setup_.valid, setup_.should_give_up);
   if (setup_.options.resume) resume();
 }
 
-EvalReport TrainRun::evaluate(int64_t step) {
+EvalReport TrainRun::evaluate(int64_t step, const StopAsked& stop) {
   Loss* kind = step_.loss_kind();
-  EvalReport e =
-      kind ? kind->evaluate(step_, valid_packs_) : evaluate_likelihood(step_, valid_packs_);
+  EvalReport e = kind ? kind->evaluate(step_, valid_packs_, stop)
+                      : evaluate_likelihood(step_, valid_packs_, stop);
   e.step = step;
   e.best = best_step_ < 0 || e.loss < best_valid_;
   const bool lower = e.loss < lower_valid_ - setup_.options.early_stop_delta;
@@ -188,14 +189,26 @@ void TrainRun::report(StepReport r, const TrainCallbacks& callbacks) {
   if (callbacks.on_step) callbacks.on_step(r);
 }
 
-void TrainRun::held_out(int64_t step, const TrainCallbacks& callbacks) {
+void TrainRun::held_out(int64_t step, const TrainCallbacks& callbacks, const StopAsked& stop) {
   if (valid_packs_.empty()) return;
   const double start = now_seconds();
-  EvalReport e = evaluate(step);
+  EvalReport e = evaluate(step, stop);
   if (setup_.options.sample_at_evals && setup_.answer_prompts) e.samples = setup_.answer_prompts();
   time_left_.eval_took(now_seconds() - start);
   result_.evals.push_back(std::move(e));
   if (callbacks.on_eval) callbacks.on_eval(result_.evals.back());
+}
+
+bool TrainRun::look(int64_t step, const TrainCallbacks& callbacks) {
+  try {
+    held_out(step, callbacks, callbacks.should_stop);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCancelled) throw;
+    look_due_ = true;
+    return false;
+  }
+  look_due_ = false;
+  return true;
 }
 
 bool TrainRun::is_stale() const {
@@ -221,12 +234,20 @@ void TrainRun::finish(int64_t step, const TrainCallbacks& callbacks) {
                              ", whose held-out loss was the lowest, not that of update ", step));
 }
 
-TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
+int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
-  if (callbacks.on_message)
-    for (const std::string& line : messages_) callbacks.on_message(line);
-  if (first_update_ == 0 && result_.evals.empty()) held_out(0, callbacks);
+  if (first_update_ == 0 && result_.evals.empty()) held_out(0, callbacks, setup_.should_give_up);
   int64_t done = first_update_;
+  auto save_now = [&] {
+    const double start = now_seconds();
+    save(done, callbacks);
+    time_left_.save_took(now_seconds() - start);
+  };
+  // A run that was stopped at a look goes on with it.
+  if (look_due_) {
+    result_.interrupted = !look(done, callbacks);
+    if (!look_due_ && (done == updates_ || is_stale())) save_now();
+  }
   float norm = 0;
   while (done < updates_ && !result_.interrupted && !is_stale()) {
     const double rate = schedule_.rate(done);
@@ -237,7 +258,8 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
     if (callbacks.on_progress) callbacks.on_progress(progress);
     const bool reported = done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1;
     if (reported) report(progress, callbacks);
-    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0)) held_out(done, callbacks);
+    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0))
+      result_.interrupted = !look(done, callbacks);
     if (is_stale()) {
       last = true;
       if (!reported) report(progress, callbacks);
@@ -246,14 +268,31 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
                                  " looks at the held-out rows without a lower loss",
                                  o.early_stop_delta > 0 ? " by --early-stop-delta" : ""));
     }
-    result_.interrupted = !last && callbacks.should_stop && callbacks.should_stop();
-    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0)) {
-      const double start = now_seconds();
-      save(done, callbacks);
-      time_left_.save_took(now_seconds() - start);
-    }
+    if (!last && callbacks.should_stop && callbacks.should_stop()) result_.interrupted = true;
+    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0)) save_now();
   }
   finish(done, callbacks);
+  return done;
+}
+
+// What a run that cannot write any more leaves behind, and how to go on.
+std::string TrainRun::kept_words() const {
+  if (checkpoint_step_ < 0) return "; nothing of this run had been saved yet";
+  return cat("; the checkpoint of update ", checkpoint_step_, " in ", setup_.options.adapter_path,
+             " is kept: --resume goes on from it");
+}
+
+TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
+  const TrainOptions& o = setup_.options;
+  if (callbacks.on_message)
+    for (const std::string& line : messages_) callbacks.on_message(line);
+  int64_t done = 0;
+  try {
+    done = train_all(callbacks);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    throw Error(e.code(), e.what() + kept_words());
+  }
   if (!result_.history.empty()) {
     result_.first_loss = result_.history.front().loss;
     result_.final_loss = result_.history.back().loss;

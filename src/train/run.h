@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "train/checkpoint.h"
+#include "train/loss.h"
 #include "train/run_step.h"
 #include "train/schedule.h"
 #include "train/time_left.h"
@@ -27,6 +28,8 @@ struct RunSetup {
   TimeLeft::Expected expected = {};
   // Writes a result into a folder that users look into: adapter_path, its best, a numbered one.
   std::function<void(const std::string& folder, std::span<const float> params)> save_result;
+  // Asked while a loss is prepared and at the look before the first update.
+  StopAsked should_give_up = {};
   // The prompts of the run, answered as the parameters are now; may be empty.
   std::function<std::vector<EvalSample>()> answer_prompts = {};
 };
@@ -44,11 +47,13 @@ Schedule make_schedule(const TrainOptions& options, int64_t updates);
 
 class TrainRun {
  public:
-  // `step` is compiled and holds the start values.
+  // `step` is compiled and holds the start values. Throws: kCancelled where setup.should_give_up
+  // said so; as resuming does.
   TrainRun(RunStep& step, RunSetup setup);
 
   // Throws: kInvalidArgument when a checkpoint to resume from does not fit; kInternal when the loss
-  // is no finite number: the last checkpoint stays as it is.
+  // is no finite number, kIo when something cannot be written: the last checkpoint stays as it is.
+  // kCancelled as above, with nothing written.
   TrainResult run(const TrainCallbacks& callbacks);
   // Updates that were done before, by the run that is resumed.
   int64_t first_update() const { return first_update_; }
@@ -60,8 +65,13 @@ class TrainRun {
   void save(int64_t step, const TrainCallbacks& callbacks);
   bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
 
-  EvalReport evaluate(int64_t step);
-  void held_out(int64_t step, const TrainCallbacks& callbacks);
+  EvalReport evaluate(int64_t step, const StopAsked& stop);
+  // Throws: kCancelled.
+  void held_out(int64_t step, const TrainCallbacks& callbacks, const StopAsked& stop);
+  // The same, with what has to follow; false: stopped, and the look is still due.
+  bool look(int64_t step, const TrainCallbacks& callbacks);
+  // The updates and all that comes between them.
+  int64_t train_all(const TrainCallbacks& callbacks);
   // Whether the held-out loss has stopped falling.
   bool is_stale() const;
   void finish(int64_t step, const TrainCallbacks& callbacks);
@@ -70,6 +80,7 @@ class TrainRun {
   StepReport make_report(int64_t step, double rate, double norm) const;
   void report(StepReport r, const TrainCallbacks& callbacks);
   double train_one(int64_t index, double rate, float& norm);
+  std::string kept_words() const;
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 
   RunStep& step_;
@@ -88,7 +99,9 @@ class TrainRun {
   double lower_valid_ = std::numeric_limits<double>::infinity();
   std::vector<float> best_params_;  // where the best is kept
   std::vector<std::string> messages_;
-  bool saved_ = false;  // the result, by this process
+  bool saved_ = false;            // the result, by this process
+  bool look_due_ = false;         // at the held-out rows after the last update: it was stopped
+  int64_t checkpoint_step_ = -1;  // of the last whole checkpoint; -1: none
   // Since the last report.
   double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
   int64_t loss_tokens_ = 0, window_tokens_ = 0;

@@ -135,6 +135,8 @@ void TrainRun::resume() {
   loss_sum_ = get_float(p, "window_loss", file, 0.0);
   loss_tokens_ = get_int(p, "window_tokens", file, 0);
   stale_evals_ = get_int(p, "stale_evals", file, 0);
+  look_due_ = get_bool(p, "look_due", file, false);
+  checkpoint_step_ = c->step;
   if (find_member(p, "best_valid_loss")) {
     best_valid_ = get_float(p, "best_valid_loss", file);
     best_step_ = get_int(p, "best_step", file, 0);
@@ -172,7 +174,9 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
     c.progress["best_step"] = best_step_;
     if (std::isfinite(lower_valid_)) c.progress["lower_valid_loss"] = lower_valid_;
   }
+  if (look_due_) c.progress["look_due"] = true;
   save_checkpoint(o.adapter_path, c);
+  checkpoint_step_ = step;
   best_params_ = std::move(c.best);
   setup_.save_result(o.adapter_path, c.params);
   if (o.save_numbered) {

@@ -208,8 +208,43 @@ TEST_F(Api, GivenUpBeforeTheFirstUpdateNothingIsDone) {
     EXPECT_EQ(r.steps, 0);
     EXPECT_TRUE(r.adapter_path.empty());
     EXPECT_FALSE(looked);
-    EXPECT_TRUE(fs::is_empty(root_ / "given_up"));
+    EXPECT_FALSE(fs::exists(root_ / "given_up"));
   }
+}
+
+// At whatever moment a run is stopped, also in the middle of a look at the held-out rows, it ends
+// in the same bits and has looked as often.
+TEST_F(Api, StoppedAtALookItGoesOnThere) {
+  auto wanted = [&](const std::string& name) {
+    TrainOptions o = options(name);
+    o.iters = 4;
+    o.steps_per_eval = 2;
+    o.keep_best = true;
+    o.packing = false;  // a pack for each held-out row
+    return o;
+  };
+  Model model = Model::load(engine_);
+  const TrainResult whole = Trainer(model, wanted("whole")).run();
+  ASSERT_EQ(whole.evals.size(), 3U);
+  int stops = 0, in_looks = 0;
+  for (int at = 1; at < 40; ++at) {
+    fs::remove_all(root_ / "part");
+    int asked = 0;
+    TrainOptions o = wanted("part");
+    Model other = Model::load(engine_);
+    TrainResult r = Trainer(other, o).run({.should_stop = [&] { return ++asked == at; }});
+    if (!r.interrupted) break;
+    ++stops;
+    in_looks += r.evals.size() < 1 + static_cast<size_t>(r.steps / 2);
+    o.resume = true;
+    r = Trainer(other, o).run();
+    EXPECT_EQ(r.steps, 4) << at;
+    EXPECT_EQ(r.evals.size(), whole.evals.size()) << at;
+    EXPECT_EQ(r.evals.back().loss, whole.evals.back().loss) << at;
+    EXPECT_EQ(bytes("whole/adapter_model.safetensors"), bytes("part/adapter_model.safetensors"));
+  }
+  EXPECT_GT(stops, 6);
+  EXPECT_GT(in_looks, 4);
 }
 
 TEST_F(Api, AWarmUpThatIsLongerThanTheRunIsMentioned) {

@@ -50,6 +50,22 @@ class PreferenceRun : public RunTest, public ::testing::WithParamInterface<std::
   }
 };
 
+TEST_P(PreferenceRun, TheReferenceCanBeGivenUp) {
+  bool forecast = false;
+  int asked = 0;
+  TrainCallbacks callbacks;
+  callbacks.on_forecast = [&](const Forecast&) { forecast = true; };
+  // At the second question after the forecast: in the reference's rows, else in the first look.
+  callbacks.should_give_up = [&] { return forecast && ++asked > 1; };
+  TrainOptions o = options("given_up");
+  o.packing = false;
+  const TrainResult r = run(o, callbacks);
+  EXPECT_TRUE(r.interrupted);
+  EXPECT_EQ(r.steps, 0);
+  EXPECT_EQ(asked, 2);
+  EXPECT_FALSE(std::filesystem::exists(root_ / "given_up"));
+}
+
 TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   const TrainResult whole = run(options("whole"));
   EXPECT_EQ(whole.steps, 7);

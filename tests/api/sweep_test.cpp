@@ -281,5 +281,24 @@ TEST_F(SweepTest, WrongAxesAreNamed) {
   EXPECT_NE(message("rank=2,2").find("two adapters would be called rank=2"), std::string::npos);
 }
 
+// Before the first update nothing is kept; whenever it is, nothing is written.
+TEST_F(SweepTest, GivenUpBeforeTheFirstUpdateNothingIsDone) {
+  TrainOptions base = options("given_up");
+  base.epochs = 10000;
+  for (int at : {1, 2, 5, 20, 60}) {
+    int asked = 0;
+    SweepCallbacks callbacks;
+    callbacks.should_give_up = callbacks.should_stop = [&] { return ++asked >= at; };
+    const SweepResult r = sweep(base, {"lr=1e-3,5e-3"}, {}, callbacks);
+    EXPECT_TRUE(r.interrupted) << at;
+    if (!r.entries.empty()) {  // the updates had begun
+      for (const SweepEntry& e : r.entries) EXPECT_LE(e.result.steps, 2) << at;
+      continue;
+    }
+    EXPECT_TRUE(r.summary_path.empty());
+    EXPECT_FALSE(std::filesystem::exists(root_ / "given_up")) << at;
+  }
+}
+
 }  // namespace
 }  // namespace wick

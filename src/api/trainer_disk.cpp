@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run writes, and whether there is room for it.
+#include <algorithm>
+
+#include "api/report_text.h"
+#include "api/trainer_impl.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/process.h"
+#include "model/save.h"
+#include "train/checkpoint.h"
+
+namespace wick {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// report.html, settings, headers, what a file system adds.
+constexpr int64_t kSmallFiles = 512 << 10;
+
+int64_t file_bytes(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(size);
+}
+
+// Files of an earlier run in this folder, which the new ones replace.
+int64_t replaced_bytes(const fs::path& folder) {
+  int64_t bytes = file_bytes(checkpoint_path(folder));
+  for (const fs::path& at : {folder, folder / "best"})
+    for (const char* name : {"adapter_model.safetensors", "model.safetensors"})
+      bytes += file_bytes(at / name);
+  return bytes;
+}
+
+}  // namespace
+
+// Of one result as it lies on the disk.
+int64_t Trainer::Impl::result_bytes(const std::string& save_dtype) const {
+  const Model::Impl& m = model->impl();
+  if (adapter) return adapter->saved_bytes();
+  std::optional<DType> dtype;
+  if (!save_dtype.empty()) dtype = parse_dtype(save_dtype);
+  return saved_weight_bytes(m.config, *m.weights, dtype);
+}
+
+DiskNeed Trainer::Impl::disk_need(const TrainOptions& o) const {
+  const auto element = static_cast<int64_t>(sizeof(float));
+  const bool best = valid && (o.keep_best || o.early_stop > 0);
+  const int64_t updates = count_updates(o, train.rows_per_epoch()), saves = count_saves(o, updates);
+  DiskNeed need;
+  need.result = result_bytes(o.save_dtype);
+  // This run's alone: of a sweep the step has what all of its runs train.
+  const Trainable own = adapter ? train_adapter(*adapter) : *trainable;
+  const Op op = optimizer_op(o.optimizer);
+  need.state = own.layout.size() * element * (best ? 2 : 1);
+  for (const OptimizerState& state : optimizer_states(op, update_groups(own, op)))
+    need.state += state.shape.elements() * static_cast<int64_t>(dtype_bytes(state.dtype));
+  need.kept = need.state + need.result * (1 + (best ? 1 : 0) + (o.save_numbered ? saves : 0));
+  // A file is written beside the one that it replaces.
+  const bool again = saves > 1 || file_bytes(checkpoint_path(o.adapter_path)) > 0;
+  need.replaced = replaced_bytes(o.adapter_path);
+  need.beside = again ? std::max(need.state, need.result) : best ? need.result : 0;
+  return need;
+}
+
+DiskNeed Trainer::Impl::saved_at_once(const std::function<void(TrainOptions&)>& change) const {
+  std::vector<const Impl*> all = {this};
+  all.insert(all.end(), others.begin(), others.end());
+  DiskNeed sum;
+  for (const Impl* run : all) {
+    TrainOptions changed = run->options;
+    if (change) change(changed);
+    const DiskNeed one = run->disk_need(changed);
+    sum.state += one.state;
+    sum.result += one.result;
+    sum.kept += one.kept;
+    sum.replaced += one.replaced;
+    // Runs of a sweep save one after the other.
+    sum.beside = std::max(sum.beside, one.beside);
+  }
+  return sum;
+}
+
+void Trainer::Impl::check_disk() const {
+  const TrainOptions& o = options;
+  const int64_t free_bytes = free_disk_bytes(o.adapter_path.c_str());
+  auto bytes_of = [](const DiskNeed& need) {
+    return std::max<int64_t>(0, need.kept + need.beside + kSmallFiles - need.replaced);
+  };
+  const DiskNeed need = saved_at_once();
+  if (free_bytes < 0 || bytes_of(need) <= free_bytes) return;
+  std::string fits;
+  auto consider = [&](const char* what, bool applies, const auto& change) {
+    if (!applies) return;
+    if (const int64_t bytes = bytes_of(saved_at_once(change)); bytes <= free_bytes)
+      fits += cat(fits.empty() ? "; " : ", ", what, " takes ", report::bytes(bytes), " and fits");
+  };
+  const std::string once = cat("--save-every ", forecast.updates, " (one checkpoint, at the end)");
+  consider(once.c_str(), need.beside > 0 && count_saves(o, forecast.updates) > 1,
+           [this](TrainOptions& c) { c.save_every = forecast.updates; });
+  consider("a run without --save-numbered", o.save_numbered,
+           [](TrainOptions& c) { c.save_numbered = false; });
+  consider("a run without --keep-best", o.keep_best && o.early_stop == 0,
+           [](TrainOptions& c) { c.keep_best = false; });
+  consider("--save-dtype bf16", !adapter && o.save_dtype.empty(),
+           [](TrainOptions& c) { c.save_dtype = "bf16"; });
+  fail(ErrorCode::kIo, o.adapter_path, ": the disk has ", report::bytes(free_bytes),
+       " free and the run needs ", report::bytes(bytes_of(need)), ": a checkpoint of ",
+       report::bytes(need.state), ", a result of ", report::bytes(need.result),
+       need.kept > need.state + need.result ? ", the other results that are kept" : "",
+       need.beside > 0 ? ", and room for a new file beside the one that it replaces" : "", fits,
+       "; free some space, or name a folder on another disk");
+}
+
+}  // namespace wick
