@@ -105,6 +105,11 @@ def last_object(output, _setting):
 # wick
 
 
+def on_cpu(s):
+    """By name, since wick takes a GPU where the machine has one."""
+    return ["--device", "cpu", "--threads", str(s.threads)]
+
+
 def wick_train(dtype):
     def command(s, first):
         steps = ROWS if first else (3 if s.quick else 6)
@@ -115,7 +120,7 @@ def wick_train(dtype):
                 "--learning-rate", str(LEARNING_RATE), "--lr-schedule", "constant",
                 "--warmup", "0", "--weight-decay", "0.01", "--grad-clip", "1",
                 "--steps-per-report", "1", "--steps-per-eval", "0", "--save-every", "1000",
-                "--threads", str(s.threads), "--json"]
+                *on_cpu(s), "--json"]
     return command
 
 
@@ -138,7 +143,7 @@ def wick_bench(table, bits):
         size = ["--seq", "512"] if table == "prefill" else ["--prompt-tokens", "128"]
         seconds = "1" if s.quick else "3"
         return [s.wick, "bench", table, "--model", s.folder / "model", *wick_type(bits), *size,
-                "--batch-size", "1", "--seconds", seconds, "--threads", str(s.threads), "--json"]
+                "--batch-size", "1", "--seconds", seconds, *on_cpu(s), "--json"]
     return command
 
 
@@ -153,7 +158,7 @@ def wick_first_token(prompt, bits):
     def command(s):
         return [s.wick, "generate", "--model", s.folder / "model", *wick_type(bits),
                 "--prompt", s.ids()[prompt]["text"], "--ignore-chat-template",
-                "--max-tokens", "1", "--temp", "0", "--threads", str(s.threads), "--json"]
+                "--max-tokens", "1", "--temp", "0", *on_cpu(s), "--json"]
     return command
 
 

@@ -214,7 +214,7 @@ def bench(setting, options, state, save, deadline):
             continue
         say(f"  wick bench {name}")
         done = run_process([str(word) for word in (
-            setting.wick, "bench", *words, "--threads", setting.threads, "--json")], None, 1200)
+            setting.wick, "bench", *words, *case_list.on_cpu(setting), "--json")], None, 2400)
         lines = [json.loads(x) for x in done.output.splitlines() if x.startswith("{")]
         run["lines"] = [x for x in lines if "bench" in x and kept(x["bench"])]
         if done.code != 0:

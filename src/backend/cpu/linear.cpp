@@ -18,7 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kFewRows = 8;
+constexpr int64_t kFewRows = 32;
+constexpr int64_t kRowsAtOnce = 4;
 
 MatB weight(const Operand& w, bool transposed) { return {w.data, w.ld, transposed, w.dtype}; }
 
@@ -37,10 +38,12 @@ bool accepts_fwd(const StepArgs& args) {
   return accepts<0b1, 0b110, 0b1, 0b10>(args) || accepts<0b1, 0b110, 0, 0b10>(args);
 }
 
-// y for few rows: vectors along K, one sum per (row, output), each weight read once. `Rows` rows of
-// x and 8 / Rows or more of w keep enough sums in flight to hide their latency.
+// y for `Rows` rows from `first` on, outputs [n0, n1): vectors along K, one sum per (row, output).
+// Eight sums or more hide their latency, and sixteen registers hold them beside what is multiplied;
+// the more rows of w for one of x, the less of x comes from the second cache.
 template <typename T, int Rows>
-void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, int64_t n1) {
+void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t first, int64_t n0,
+              int64_t n1) {
   const Operand &x = args.in[0], &w = args.in[1], &y = args.out[0];
   const float scale = attr<LinearAttr>(*args.step).scale;
   const bool add = args.accumulates(0);
@@ -100,7 +103,7 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, in
                   [&](auto* type) { b = to_float(static_cast<decltype(type)>(bias.data)[n + j]); });
       WICK_UNROLL
       for (int i = 0; i < Rows; ++i) {
-        const int64_t to = i * y.ld + n + j;
+        const int64_t to = (first + i) * y.ld + n + j;
         float v = std::fma(sum_lanes(sum[i][j]), scale, b);
         if (y.dtype == DType::kF32)
           y.as<float>()[to] = add ? y.as<float>()[to] + v : v;
@@ -114,12 +117,13 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t n0, in
 template <typename T>
 auto few_rows_fn(int64_t rows) {
   using Fn = decltype(&few_rows<T, 1>);
-  constexpr Fn kTable[kFewRows] = {few_rows<T, 1>, few_rows<T, 2>, few_rows<T, 3>, few_rows<T, 4>,
-                                   few_rows<T, 5>, few_rows<T, 6>, few_rows<T, 7>, few_rows<T, 8>};
+  constexpr Fn kTable[kRowsAtOnce] = {few_rows<T, 1>, few_rows<T, 2>, few_rows<T, 3>,
+                                      few_rows<T, 4>};
   return kTable[rows - 1];
 }
 
-// x in f32: as it lies, or widened into the scratch.
+// x in f32: as it lies, or widened into the scratch. Each weight comes from memory once: the next
+// rows of x find a task's weights in the second cache.
 void linear_fwd_few(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1];
   if (x.rows == 0) return;
@@ -130,11 +134,13 @@ void linear_fwd_few(const StepArgs& args) {
     widen(row<bf16>(x, i), x.dtype, x.cols, static_cast<float*>(args.scratch) + i * ldx);
   with_type(w.dtype, [&](auto* type) {
     using T = std::remove_cvref_t<decltype(*type)>;
-    auto fn = few_rows_fn<T>(x.rows);
-    const int64_t grain = std::max<int64_t>(8, round_up((128 << 10) / (x.cols * sizeof(T) + 1), 8));
+    const int64_t grain = round_up((128 << 10) / (x.cols * sizeof(T) + 1) + 1, 24);
     in_stretches(*args.pool, (w.rows + grain - 1) / grain, [&](auto next) {
-      for (int64_t i; (i = next()) >= 0;)
-        fn(args, xs, ldx, i * grain, std::min(w.rows, (i + 1) * grain));
+      for (int64_t i; (i = next()) >= 0;) {
+        const int64_t n0 = i * grain, n1 = std::min(w.rows, n0 + grain);
+        for (int64_t t = 0; t < x.rows; t += kRowsAtOnce)
+          few_rows_fn<T>(std::min(kRowsAtOnce, x.rows - t))(args, xs + t * ldx, ldx, t, n0, n1);
+      }
     });
   });
 }
