@@ -308,6 +308,8 @@ class Evaluation {
 };
 
 int run(const Args& args, const Flags& flags) {
+  if (flags.eval.max_rows == 0)
+    throw UsageError("--max-rows got 0, wanted a number of rows, or -1 for all");
   if (!flags.compare.empty() && flags.compare.size() != 2)
     throw UsageError(cat("--compare got ", flags.compare.size(),
                          " names, wanted two: adapters, or base for the model alone"));

@@ -269,8 +269,9 @@ void make_folder(const std::filesystem::path& path) {
   std::filesystem::create_directories(path, error);
   if (error || !std::filesystem::is_directory(path))
     fail(ErrorCode::kIo, path.string(), ": cannot create this folder: ",
-         error && error != std::errc::not_a_directory ? error.message()
-                                                      : "a file of that name is in the way",
+         error && error != std::errc::not_a_directory && error != std::errc::file_exists
+             ? error.message()
+             : "a file of that name, or a link to nothing, is in the way",
          error == std::errc::permission_denied || error == std::errc::read_only_file_system
              ? "; name a place that you may write to"
              : "");

@@ -63,6 +63,8 @@ TEST_F(Wrong, FilesForFoldersAndFoldersForFiles) {
                 {"has no adapter_config.json"});
   expect_failed(wick(train(data_, file)), {"some.txt: cannot create this folder", "in the way"});
   expect_failed(wick(train(data_, file + "/x")), {"cannot create this folder", "in the way"});
+  std::filesystem::create_symlink("nowhere", folder_.path("dangling"));
+  expect_failed(wick(train(data_, folder_.path("dangling"))), {"a link to nothing, is in the way"});
 }
 
 TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
