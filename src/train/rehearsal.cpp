@@ -322,19 +322,20 @@ Spread spread_of(std::span<const double> seconds, double stretch) {
   for (double s : seconds) all += s;
   if (all <= 0) return spread;
   const double mean = all / static_cast<double>(seconds.size());
-  int stretches = 0;
-  double least = all, most = 0, sum = 0, count = 0;
+  std::vector<double> means;
+  double sum = 0, count = 0;
   for (double s : seconds) {
     sum += s;
     count += 1;
     if (sum < stretch) continue;
-    ++stretches;
-    least = std::min(least, sum / count);
-    most = std::max(most, sum / count);
+    means.push_back(sum / count);
     sum = count = 0;
   }
-  if (stretches > 1) spread = {std::min(1.0, least / mean), std::max(1.0, most / mean)};
-  return spread;
+  if (means.size() < 2) return spread;
+  std::sort(means.begin(), means.end());
+  // One of many stretches that met a hiccup says nothing of a run.
+  const size_t cut = means.size() / 10;
+  return {std::min(1.0, means[cut] / mean), std::max(1.0, means[means.size() - 1 - cut] / mean)};
 }
 
 RunTimes rehearse(TrainStep& step, const Rehearsal& run) { return Rehearser(step, run).measure(); }

@@ -25,7 +25,8 @@ struct RunTimes {
 };
 
 // The least and the largest mean of a stretch, as shares of the mean of all: consecutive durations
-// of about `stretch` seconds in sum. A single stretch has no range.
+// of about `stretch` seconds in sum; of ten and more, a tenth at both ends left out. A single
+// stretch has no range.
 struct Spread {
   double low = 1, high = 1;
 };

@@ -160,6 +160,10 @@ TEST(Spread, IsThatOfStretchesAndNotOfSingleTries) {
   const Spread moved = spread_of(moods, 0.3);
   EXPECT_NEAR(moved.low, 0.1 / 0.15, 1e-9);
   EXPECT_NEAR(moved.high, 0.2 / 0.15, 1e-9);
+  // One hiccup among many stretches is none.
+  std::vector<double> hiccup(40, 0.1);
+  hiccup[7] = 1.0;
+  EXPECT_EQ(spread_of(hiccup, 0.1).high, 1);
   // One stretch has no range.
   EXPECT_EQ(spread_of(moods, 100).high, 1);
   EXPECT_EQ(spread_of({}, 1).low, 1);
