@@ -80,6 +80,8 @@ bool adapted_round(const Queue& queue, const FusedProduct& p) {
     if (ranks <= 8) return start<64, 1, false>(queue, p, a);
     if (ranks <= 16) return start<64, 2, false>(queue, p, a);
     if (2 * down * divide_up(p.y.cols, 128) > queue.sms) return false;
+    // Beyond, as fused_product() does: h of several adapters comes from a launch before.
+    if (ranks > 32 && (p.adapters.size() > 1 || divide_up(p.y.cols, 64) % 2 != 0)) return false;
     if (of_two <= 32) return start<64, 2, true>(queue, p, a);
     return of_two <= 64 && start<64, 4, true>(queue, p, a);
   }
