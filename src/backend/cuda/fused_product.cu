@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/adapted_round.h"
 #include "backend/cuda/fused.h"
 #include "backend/cuda/fused_product.cuh"
 #include "backend/cuda/skinny.h"
@@ -216,6 +217,8 @@ bool fused_product(const Queue& queue, const FusedProduct& p) {
   }
   if (p.turn.head_dim > 0) return false;
   const FusedForm form = choose(queue, p);
+  // Not where blocks share the depth or h comes from a launch before: those are other sums.
+  if (form.splits == 1 && form.cols < 256 && adapted_round(queue, p)) return true;
   if (adapters_met(p, form.cols) > kMostMet) return false;
   if (p.made)
     return form.cols == 160 ? start<160, true>(queue, p, form) : start<256, true>(queue, p, form);

@@ -312,6 +312,28 @@ TEST(Fused, AdaptersInTheirProductAreTheSteps) {
   }
 }
 
+// In tiles that are one round of the card: of 64 columns, alone and in pairs that share ranks, of
+// 128, and of 256; of 192 above.
+TEST(Fused, AdaptersInOneRoundOfTilesAreTheSteps) {
+  const std::vector<std::string> names = backend_names();
+  if (std::find(names.begin(), names.end(), "cuda") == names.end()) GTEST_SKIP() << "no CUDA";
+  const std::unique_ptr<Backend> backend = open_backend({.device = "cuda"});
+  const std::vector<Adapted> all = {
+      {300, 584, 520, true, false, {{0, 520, 8}}},
+      {300, 584, 520, false, false, {{0, 520, 40}}},
+      {200, 584, 200, true, false, {{0, 200, 64}}},
+      {1100, 136, 1000, true, false, {{0, 1000, 8}}},
+      {1100, 136, 1000, false, false, {{0, 400, 8}, {504, 496, 8}}},
+      {2100, 136, 1500, true, false, {{0, 1500, 8}}},
+      {2100, 136, 1500, false, false, {{0, 1500, 16}}},
+  };
+  for (const Adapted& s : all) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.cols << ", rank "
+                                    << s.parts.front().rank);
+    run(*backend, s);
+  }
+}
+
 // The gradient of what attention made, by a product; then the reverse of attention and of the rope
 // before it.
 struct Reversed {
