@@ -32,7 +32,7 @@ struct RoundArgs {
   int parts;
 };
 
-// Barrier of the groups that multiply and those who filled B.
+// Barrier of the groups that multiply, all of which fill B.
 enum : int { kFilled = 1 };
 
 // Of a tile: its columns; of 8, how many ranks of h a block makes. Paired: two blocks of a cluster,
@@ -115,48 +115,6 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
   const int ranks =
       met_begin < met_end ? a.part[met_end - 1].first_rank + a.part[met_end - 1].ranks - r0 : 0;
 
-  // By warps 2 and 3: B and the bias. B by eights of ranks, a column's eight in 32 bytes whose
-  // halves change places every four columns, so that no two lanes meet in a bank; for pairs in
-  // panels of 32 ranks, rounded. No warp that multiplies waits for it before the end.
-  auto fill = [&](auto f) {
-    for (int i = static_cast<int>(threadIdx.x) - 64; i < S::kAll * Cols * 2; i += 64) {
-      const int half = i % 2, col = i / 2 % Cols, tile = i / 2 / Cols;
-      f(r0 + 8 * tile + 4 * half, n0 + col,
-        memory + b_at +
-            (Paired ? tile / 4 * (Cols * 128) + col * 128 + ((tile % 4 * 2 + half) ^ (col % 8)) * 16
-                    : (tile * Cols + col) * 32 + (half ^ (col / 4 % 2)) * 16));
-    }
-  };
-  auto begin_fill = [&] {
-    fill([&](int rank, int n, unsigned char* to) {
-      const float* from = nullptr;
-      for (int p = met_begin; p < met_end; ++p) {
-        const RoundPart& part = a.part[p];
-        if (n >= part.first && n < part.first + part.cols && rank >= part.first_rank &&
-            rank < part.first_rank + part.ranks)
-          from = part.b + static_cast<int64_t>(n - part.first) * part.b_ld + rank - part.first_rank;
-      }
-      copy16(to, from != nullptr ? from : a.a, from != nullptr);
-    });
-    for (int i = static_cast<int>(threadIdx.x) - 64; a.bias != nullptr && i < Cols / 8; i += 64) {
-      const bool within = n0 + i * 8 < a.cols;
-      copy16(memory + bias_at + i * 16, within ? a.bias + n0 + i * 8 : a.bias, within);
-    }
-  };
-  auto end_fill = [&] {
-    copies_wait();
-    if (Paired) {
-      fill([&](int, int, unsigned char* at) {
-        auto& x = *reinterpret_cast<Four*>(at);
-        *reinterpret_cast<EightOf*>(at) = {to_tf32(x.at[0]), to_tf32(x.at[1]), to_tf32(x.at[2]),
-                                           to_tf32(x.at[3])};
-      });
-      group_publish();
-    }
-    __syncwarp();
-    say(kFilled, kRoundMultipliers + 64);
-  };
-
   if (warp < 4 || warp >= 12) {
     if (S::kFew) keep_registers<72>();
     if (threadIdx.x == 0) {
@@ -174,10 +132,7 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
         barrier_expect(right_full(at.slot), Cols * 128);
         copy_box(right_at(at.slot), right, k * kBulkDepth, n0, right_full(at.slot));
       }
-    } else if (S::kMakers == 128 && (warp == 2 || warp == 3)) {
-      begin_fill();
-      end_fill();
-    } else if (warp >= 2) {
+    } else if (S::kMakers == 64 ? warp >= 2 : warp >= 12) {
       // Row 2t of eight is rank t and row 2t + 1 rank t + 4, so that what a lane gets of h is what
       // the product with B wants of it.
       constexpr int kAhead = S::kItems == 1 ? (S::kFew ? 4 : 8) : S::kFew ? 2 : 5;
@@ -201,7 +156,6 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
       };
 #pragma unroll
       for (int d = 0; d < kAhead; ++d) ask(x[d], d);
-      if (S::kMakers == 64) begin_fill();
       RingPlace at(a.right_slots);
 #pragma unroll 1
       for (int k0 = 0; k0 < steps; k0 += kAhead) {
@@ -229,7 +183,6 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
           at.next();
         }
       }
-      if (S::kMakers == 64) end_fill();
     }
     __syncwarp();
     if (Paired) cluster_wait();
@@ -240,6 +193,33 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
   const int worker = static_cast<int>(threadIdx.x) - 128, group = worker / 128;
   const int g = lane / 4, t = lane % 4;
   wait_for_previous();
+  // B and the bias, while x is on its way. B by eights of ranks, a column's eight in 32 bytes whose
+  // halves change places every four columns, so that no two lanes meet in a bank; for pairs in
+  // panels of 32 ranks, rounded when they are there.
+  auto fill = [&](auto f) {
+    for (int i = worker; i < S::kAll * Cols * 2; i += kRoundMultipliers) {
+      const int half = i % 2, col = i / 2 % Cols, tile = i / 2 / Cols;
+      f(r0 + 8 * tile + 4 * half, n0 + col,
+        memory + b_at +
+            (Paired ? tile / 4 * (Cols * 128) + col * 128 + ((tile % 4 * 2 + half) ^ (col % 8)) * 16
+                    : (tile * Cols + col) * 32 + (half ^ (col / 4 % 2)) * 16));
+    }
+  };
+  fill([&](int rank, int n, unsigned char* to) {
+    const float* from = nullptr;
+    for (int p = met_begin; p < met_end; ++p) {
+      const RoundPart& part = a.part[p];
+      if (n >= part.first && n < part.first + part.cols && rank >= part.first_rank &&
+          rank < part.first_rank + part.ranks)
+        from = part.b + static_cast<int64_t>(n - part.first) * part.b_ld + rank - part.first_rank;
+    }
+    copy16(to, from != nullptr ? from : a.a, from != nullptr);
+  });
+  for (int i = worker; a.bias != nullptr && i < Cols / 8; i += kRoundMultipliers) {
+    const bool within = n0 + i * 8 < a.cols;
+    copy16(memory + bias_at + i * 16, within ? a.bias + n0 + i * 8 : a.bias, within);
+  }
+
   constexpr int kSums = Cols / 8 + (S::kMerged ? RankTiles : 0);
   float d[kSums][4] = {}, apart[RankTiles][4] = {};
   {
@@ -321,7 +301,16 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
           }
         }
     }
-    meet(kFilled, kRoundMultipliers + 64);
+    copies_wait();
+    if (Paired) {
+      fill([&](int, int, unsigned char* at) {
+        auto& x = *reinterpret_cast<Four*>(at);
+        *reinterpret_cast<EightOf*>(at) = {to_tf32(x.at[0]), to_tf32(x.at[1]), to_tf32(x.at[2]),
+                                           to_tf32(x.at[3])};
+      });
+      group_publish();
+    }
+    meet(kFilled, kRoundMultipliers);
     if constexpr (Paired) {
       barrier_wait_cluster(came, 0);
 #pragma unroll
