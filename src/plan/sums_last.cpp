@@ -6,8 +6,9 @@
 namespace wick {
 namespace {
 
-// Of more columns the gradient that is summed would have to live too long.
-constexpr int64_t kNarrow = 64, kFewColumns = 2048;
+// More tokens keep a device busy by themselves; of more columns the gradient that is summed would
+// have to live too long.
+constexpr int64_t kFewTokens = 1024, kNarrow = 64, kFewColumns = 2048;
 
 bool writes(const Plan& plan, const Step& step, ValueId root) {
   return std::any_of(step.outputs.begin(), step.outputs.end(), [&](const Output& out) {
@@ -25,7 +26,7 @@ bool can_wait(const Plan& plan, size_t first, size_t at) {
   const Shape& dw = plan.value(step.outputs[1].value).shape;
   const bool a = dw.rows() <= kNarrow && dw.rows() < dw.cols();
   const bool b = dw.cols() <= kNarrow && dw.cols() < dw.rows() && dw.rows() <= kFewColumns;
-  if ((!a && !b) || plan.value(step.inputs[1]).shape.rows() > kLateTokens) return false;
+  if ((!a && !b) || plan.value(step.inputs[1]).shape.rows() > kFewTokens) return false;
   const ValueId dy = plan.root(step.inputs[0]), x = plan.root(step.inputs[1]);
   for (size_t i = first; i < plan.steps.size(); ++i)
     if (writes(plan, plan.steps[i], x) || (i > at && writes(plan, plan.steps[i], dy))) return false;
