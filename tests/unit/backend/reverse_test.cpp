@@ -228,6 +228,61 @@ TEST_F(Reverse, RopeInItsAttentionIsTheSteps) {
     check(rows, 64);
 }
 
+// The same between the reverse of o, which makes dy, and that of q, k, v, of which q and v have
+// adapters: dh = s d B, dx = dh A + d W.
+Reversed attention_between_products(int64_t tokens, const AttentionAttr& a, int64_t segment,
+                                    int64_t hidden, int64_t rank) {
+  Reversed made = attention_and_rope(tokens, a, segment);
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim, all = q + 2 * kv;
+  Recorder r(made.plan, true, DType::kBF16);
+  const ValueId dy = made.feeds[1].first, d = made.plan.results[0];
+  made.feeds.erase(made.feeds.begin() + 1);
+  made.plan.values[static_cast<size_t>(dy)].kind = Kind::kTemp;
+  const ValueId dz = r.feed("dz", {tokens, hidden}, DType::kBF16);
+  const ValueId o = r.weight("o", {hidden, q}, DType::kBF16),
+                w = r.weight("w", {all, hidden}, DType::kBF16);
+  const ValueId params = r.state("params", {rank * (2 * hidden + q + kv)}, DType::kF32);
+  const ValueId dh = r.temp("dh", {tokens, 2 * rank}, DType::kBF16);
+  const ValueId dx = r.temp("dx", {tokens, hidden}, DType::kBF16);
+  auto reverse = [&](std::vector<ValueId> inputs, Output out, float scale) {
+    r.append({Op::kLinear, Dir::kBackward, std::move(inputs), {out, {}, {}}, LinearAttr{scale}});
+  };
+  reverse({dz, kNone, o}, {dy}, 1.0f);
+  auto& steps = made.plan.steps;  // the reverse of o comes before that of attention
+  std::rotate(steps.end() - 3, steps.end() - 1, steps.end());
+  int64_t at = 2 * rank * hidden;
+  auto adapter = [&](int64_t first, int64_t cols, int64_t ranks) {
+    reverse({r.cols(d, first, first + cols), kNone, r.flat(params, at, {cols, rank}, "b")},
+            {r.cols(dh, ranks, ranks + rank)}, 1.5f);
+    at += cols * rank;
+  };
+  adapter(0, q, 0);
+  adapter(q + kv, kv, rank);
+  reverse({dh, kNone, r.flat(params, 0, {2 * rank, hidden}, "a")}, {dx}, 1.0f);
+  reverse({d, kNone, w}, {dx, OutMode::kAccumulate}, 1.0f);
+  made.plan.results = {d, dh, dx};
+  made.feeds.push_back({dz, random(tokens * hidden, 3, 1.0f)});
+  made.states = {{params, random(rank * (2 * hidden + q + kv), 4, 0.1f)}};
+  made.weights = {{o, random(hidden * q, 5, 0.05f)}, {w, random(all * hidden, 6, 0.05f)}};
+  return made;
+}
+
+TEST_F(Reverse, ProductsAroundAttentionAreTheSteps) {
+  AttentionAttr a;
+  a.head_dim = 64;
+  a.scale = 0.125f;
+  a.causal_self = true;
+  auto check = [&](int64_t tokens, int64_t heads, int64_t kv_heads, int64_t hidden, int64_t rank) {
+    SCOPED_TRACE(testing::Message() << tokens << " tokens, " << heads << " heads, rank " << rank);
+    a.heads = heads;
+    a.kv_heads = kv_heads;
+    expect_same(attention_between_products(tokens, a, 190, hidden, rank));
+  };
+  check(512, 14, 2, 896, 8);  // the products in tiles, with the statistics and LoRA's part of dx
+  check(1408, 14, 2, 896, 8);
+  check(1024, 15, 3, 1000, 12);
+}
+
 struct Gated {
   int64_t rows, depth, half, out;
   int64_t gate_rank, up_rank, down_rank;
