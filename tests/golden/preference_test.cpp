@@ -114,7 +114,7 @@ class Preference : public testing::TestWithParam<std::tuple<std::string, std::st
     TrainStep step(c.config, c.weights, train_adapter(c.adapter), options);
     step.compile(*backend_, c.weights);
     step.set_params(c.adapter_params);
-    step.loss_kind()->prepare(step, rows_, &rows_);
+    step.loss_kind()->prepare(step, rows_, &rows_, {});
     std::vector<int64_t> all(static_cast<size_t>(rows_.size()));
     std::iota(all.begin(), all.end(), int64_t{0});
     packs_ = pack_rows(rows_, all, limits, 0, 0, packing_);
@@ -157,7 +157,7 @@ TEST_P(Preference, TenUpdates) {
              norms = pairs_.tensor<float>(kind_ + ".grad_norms");
   for (size_t i = 0; i < losses.size(); ++i) {
     if (kind_ != "distill") {
-      EXPECT_NEAR(step.loss_kind()->evaluate(step, packs_).loss, losses[i], kLosses) << i;
+      EXPECT_NEAR(step.loss_kind()->evaluate(step, packs_, {}).loss, losses[i], kLosses) << i;
     }
     step.loss_kind()->begin_update(step, packs_);
     const auto done =
@@ -191,7 +191,7 @@ TEST_P(Preference, SumsOfTheReferenceAndRewards) {
   step.loss_kind()->begin_update(step, packs_);
   for (const Pack& pack : packs_) step.accumulate(pack, share(step));
   for (const PreferenceReport& report :
-       {step.loss_kind()->take_report(), step.loss_kind()->evaluate(step, packs_).preference}) {
+       {step.loss_kind()->take_report(), step.loss_kind()->evaluate(step, packs_, {}).preference}) {
     EXPECT_TRUE(report.present);
     EXPECT_NEAR(report.chosen, reward[0], 1e-4);
     EXPECT_NEAR(report.rejected, reward[1], 1e-4);
@@ -233,7 +233,7 @@ TEST(Kto, RowsWithLabelsAreThePairsTakenApart) {
   TrainStep step(c.config, c.weights, train_adapter(c.adapter), options);
   step.compile(*backend, c.weights);
   step.set_params(c.adapter_params);
-  step.loss_kind()->prepare(step, rows, nullptr);
+  step.loss_kind()->prepare(step, rows, nullptr, {});
   std::vector<int64_t> all(static_cast<size_t>(rows.size()));
   std::iota(all.begin(), all.end(), int64_t{0});
   const auto packs = pack_rows(rows, all, options.limits, 0, 0, true);
