@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kFewRows = 32;
+constexpr int64_t kFewRows = 16;
 constexpr int64_t kRowsAtOnce = 4;
 
 MatB weight(const Operand& w, bool transposed) { return {w.data, w.ld, transposed, w.dtype}; }
