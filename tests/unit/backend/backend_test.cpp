@@ -22,28 +22,6 @@ TEST(HostBuffer, IsAlignedAndZeroAtEverySize) {
   EXPECT_THROW(HostBuffer(~size_t{0}), Error);
 }
 
-TEST(HostRoom, GivesAlignedPartsThatDoNotTouch) {
-  HostRoom room;
-  std::vector<std::shared_ptr<HostBuffer>> parts;
-  // More than one room holds, and one that has a room of its own.
-  for (size_t i = 0; i < 12; ++i) parts.push_back(room.take((size_t{8} << 20) + 100 * i));
-  parts.push_back(room.take(size_t{40} << 20));
-  for (size_t bytes : {size_t{0}, size_t{1}, size_t{100}}) parts.push_back(room.take(bytes));
-  for (size_t i = 0; i < parts.size(); ++i) {
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(parts[i]->data()) % kArenaAlignment, 0u);
-    if (parts[i]->bytes() == 0) continue;
-    EXPECT_EQ(parts[i]->data()[0], std::byte{0});
-    parts[i]->data()[0] = parts[i]->data()[parts[i]->bytes() - 1] = std::byte(i + 1);
-  }
-  parts.erase(parts.begin());  // the others keep their room
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (parts[i]->bytes() > 0) {
-      EXPECT_EQ(parts[i]->data()[0], std::byte(i + 2));
-      EXPECT_EQ(parts[i]->data()[parts[i]->bytes() - 1], std::byte(i + 2));
-    }
-  EXPECT_THROW(room.take(~size_t{0}), Error);
-}
-
 TEST(Registry, SaysWhyADeviceIsMissing) {
   for (const MissingBackend& missing : missing_backends()) {
     for (const BackendOptions& options :
