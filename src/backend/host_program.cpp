@@ -53,31 +53,12 @@ HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
   }
 }
 
-HostBuffer::HostBuffer(std::shared_ptr<const HostBuffer> room, size_t offset, size_t bytes)
-    : data_(add_bytes(room->data(), offset)), bytes_(bytes), room_(std::move(room)) {
-  WICK_CHECK(offset + bytes <= room_->bytes(), "a part past a buffer's end");
-}
-
 HostBuffer::~HostBuffer() {
-  if (room_ != nullptr) return;
   if (mapped_ != nullptr) {
     munmap(mapped_, mapped_bytes_);
   } else {
     std::free(data_);
   }
-}
-
-std::shared_ptr<HostBuffer> HostRoom::take(size_t bytes) {
-  // Only what is touched takes memory, so that a room's unused end is free but for one page.
-  constexpr size_t kRoom = size_t{64} << 20;
-  if (bytes > kRoom / 2) return std::make_shared<HostBuffer>(bytes);
-  if (room_ == nullptr || used_ + bytes > kRoom) {
-    room_ = std::make_shared<HostBuffer>(kRoom);
-    used_ = 0;
-  }
-  auto part = std::make_shared<HostBuffer>(room_, used_, bytes);
-  used_ = round_up(used_ + bytes, kAlignment);
-  return part;
 }
 
 HostElements plain_elements() {

@@ -17,8 +17,6 @@ class HostBuffer final : public Buffer {
  public:
   // Throws: kOutOfMemory.
   explicit HostBuffer(size_t bytes);
-  // A part of another buffer, which it keeps.
-  HostBuffer(std::shared_ptr<const HostBuffer> room, size_t offset, size_t bytes);
   ~HostBuffer() override;
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
@@ -32,19 +30,6 @@ class HostBuffer final : public Buffer {
   size_t bytes_ = 0;
   void* mapped_ = nullptr;  // what munmap gets; null for small blocks
   size_t mapped_bytes_ = 0;
-  std::shared_ptr<const HostBuffer> room_;
-};
-
-// Buffers that live as long as each other, side by side in large ones: huge pages then reach what
-// is smaller than such a page, and the ends of what is larger (a tenth of a small model's weights).
-class HostRoom {
- public:
-  // Zeroed, as HostBuffer. Throws: kOutOfMemory.
-  std::shared_ptr<HostBuffer> take(size_t bytes);
-
- private:
-  std::shared_ptr<HostBuffer> room_;
-  size_t used_ = 0;
 };
 
 // How a back end holds elements: their size, and conversion from and to plain arrays of the dtype.

@@ -134,7 +134,9 @@ class CpuBackend final : public Backend {
                                     : cpu::tiles_bytes(n, k));
   }
   BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
-    const auto made = weights_.take(static_cast<size_t>(weight_bytes(weight, form)));
+    if (form == WeightForm::kRows && !dtype_is_quantized(weight.dtype))
+      return Backend::prepare(weight, form, rows);
+    auto made = std::make_shared<HostBuffer>(static_cast<size_t>(weight_bytes(weight, form)));
     if (form == WeightForm::kRows) {
       std::memcpy(made->data(), rows, made->bytes());
       return made;
@@ -202,7 +204,6 @@ class CpuBackend final : public Backend {
   HostElements elements_ = plain_elements();
   mutable ThreadPool pool_;
   std::vector<Candidate> candidates_;
-  HostRoom weights_;
   mutable std::once_flag measured_, measured_bf16_;
   mutable double peak_gflops_ = 0, peak_bf16_gflops_ = 0;
 };
