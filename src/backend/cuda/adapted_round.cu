@@ -9,6 +9,7 @@ namespace wick::cuda {
 namespace {
 
 constexpr int kMostShared = 227 << 10, kMostSlots = 4;
+constexpr int64_t kMostAlone = 16;  // ranks
 
 template <int Cols, int RankTiles, bool Paired>
 bool start(const Queue& queue, const FusedProduct& p, RoundArgs a) {
@@ -47,6 +48,14 @@ int64_t ranks_between(const FusedProduct& p, int64_t cols) {
   return most;
 }
 
+// A block for each tile, which makes all ranks that its columns meet.
+template <int Cols>
+bool start_alone(const Queue& queue, const FusedProduct& p, const RoundArgs& a) {
+  const int64_t ranks = ranks_between(p, Cols);
+  if (ranks <= 8) return start<Cols, 1, false>(queue, p, a);
+  return ranks <= kMostAlone && start<Cols, 2, false>(queue, p, a);
+}
+
 }  // namespace
 
 bool adapted_round(const Queue& queue, const FusedProduct& p) {
@@ -77,30 +86,16 @@ bool adapted_round(const Queue& queue, const FusedProduct& p) {
   auto fit = [&](int64_t cols) { return down * divide_up(p.y.cols, cols) <= queue.sms; };
   if (fit(64)) {
     const int64_t ranks = ranks_between(p, 64), of_two = ranks_between(p, 128);
-    if (ranks <= 8) return start<64, 1, false>(queue, p, a);
-    if (ranks <= 16) return start<64, 2, false>(queue, p, a);
+    if (ranks <= kMostAlone) return start_alone<64>(queue, p, a);
     if (2 * down * divide_up(p.y.cols, 128) > queue.sms) return false;
     // Beyond, as fused_product() does: h of several adapters comes from a launch before.
     if (ranks > 32 && (p.adapters.size() > 1 || divide_up(p.y.cols, 64) % 2 != 0)) return false;
     if (of_two <= 32) return start<64, 2, true>(queue, p, a);
     return of_two <= 64 && start<64, 4, true>(queue, p, a);
   }
-  if (fit(128)) {
-    const int64_t ranks = ranks_between(p, 128);
-    if (ranks <= 8) return start<128, 1, false>(queue, p, a);
-    return ranks <= 16 && start<128, 2, false>(queue, p, a);
-  }
-  if (fit(192)) {
-    const int64_t ranks = ranks_between(p, 192);
-    if (ranks <= 8) return start<192, 1, false>(queue, p, a);
-    return ranks <= 16 && start<192, 2, false>(queue, p, a);
-  }
-  if (fit(256)) {
-    const int64_t ranks = ranks_between(p, 256);
-    if (ranks <= 8) return start<256, 1, false>(queue, p, a);
-    return ranks <= 16 && start<256, 2, false>(queue, p, a);
-  }
-  return false;
+  if (fit(128)) return start_alone<128>(queue, p, a);
+  if (fit(192)) return start_alone<192>(queue, p, a);
+  return fit(256) && start_alone<256>(queue, p, a);
 }
 
 }  // namespace wick::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of adapted_round.cu: a product with adapters whose tiles are one round of the card, so
 // that a block makes one. Its parts: a warp that asks the copy engine for x, one for the weights,
-// two warps that round A into the panel behind the weights', and two groups that multiply 64 rows
-// each, of x with the weights and A at once. What is no activation (weights, A, B, the bias) is
-// asked for before the kernel before is done.
+// two or four warps that round A into the panel behind the weights', and two groups that multiply
+// 64 rows each, of x with the weights and A at once, and bring B and the bias meanwhile. Weights
+// and A, which no kernel of this pass writes, are asked for before the kernel before is done.
 #pragma once
 
 #include "backend/cuda/adapted_round_parts.cuh"
