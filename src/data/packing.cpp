@@ -316,13 +316,13 @@ std::vector<int64_t> cheapest_sizes(const std::vector<std::pair<int64_t, int64_t
 
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing) {
-  // Slots that are left empty cost as much as those that are used, in energy too, and a device that
-  // multiplies 128 rows at a time does less for 32 of them than for all. A program costs time to
-  // make and some memory: one that saves less than a thousandth does not pay.
-  constexpr int64_t kStep = 32, kSteps = 256;
+  // A slot that is left empty costs as much as one that is used; a device that multiplies 128 rows
+  // at a time still does less for 16 of them. A program costs time to make and some memory: one
+  // that saves less than a thousandth does not pay.
+  constexpr int64_t kSteps = 256;
   constexpr double kWorthIt = 1.0 / 1024;
   constexpr size_t kMost = 32;
-  const int64_t step = round_up(std::max(kStep, limits.tokens / kSteps), kStep);
+  const int64_t step = round_up(std::max<int64_t>(1, limits.tokens / kSteps), kTokenStep);
   std::map<int64_t, int64_t> uses;
   int64_t slots = 0;
   for (int64_t u = 0; u < std::min(order.run_updates(), kSimulatedUpdates); ++u) {

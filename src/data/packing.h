@@ -112,7 +112,7 @@ SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackL
                       std::span<const int64_t> smaller, bool packing);
 
 // Token budgets below that of the limits, ascending, in which the run's packs (of its first 1,024
-// updates) lie with the least left empty: multiples of 32 or more, 32 of them at most, each of which
+// updates) lie with the least left empty: multiples of 16 or more, 32 of them at most, each of which
 // saves something. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing);

@@ -340,7 +340,7 @@ TEST(SmallerSizes, LeaveLittleEmptyWithFewPrograms) {
     EXPECT_LE(sizes.size(), 32u);
     EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
     for (int64_t size : sizes) {
-      EXPECT_EQ(size % 32, 0);
+      EXPECT_EQ(size % 16, 0);
       EXPECT_LT(size, limits.tokens);
     }
     const SlotCount slots = count_slots(dataset, order, limits, sizes, true);
