@@ -105,12 +105,15 @@ void for_blocks(int64_t m, int64_t v, int64_t later_words, F&& f) {
 }
 
 // Of blocks whose logits leave their product as exponentials, a row of kWords in f32 has room for
-// twice the words: so many that the last of the card's rounds of tiles are full too.
+// twice the words. Few rows take so many that the last of the card's rounds of tiles are full too;
+// no block is larger than one of kRows rows and kWords words.
 int64_t later_words(int64_t m, int64_t v, int sms) {
   constexpr int64_t kLeast = kWords / kHeadExpWords;
+  const int64_t down = divide_up(std::min(m, kRows), kHeadExpRows),
+                most = std::min<int64_t>(kHeadExpParts, kRows / kHeadExpRows * kLeast / down);
   const int64_t all = divide_up(std::max<int64_t>(v - kWords, 0), kHeadExpWords);
   int64_t best = kLeast, least = 0;
-  for (int64_t across = kLeast; across <= kHeadExpParts; ++across) {
+  for (int64_t across = kLeast; across <= most; ++across) {
     int64_t cost = 0;  // in rounds
     for (int64_t done = 0; done < all; done += across) {
       cost += 1;  // the block's other launches
