@@ -9,27 +9,27 @@
 namespace wick {
 namespace {
 
-constexpr int64_t kWidth = 6, kRank = 2, kLayers = 3;
+constexpr int64_t kRank = 2, kLayers = 3;
 
 // Linears with adapters behind each other, and their reverse.
-Plan recorded(int64_t tokens, bool recompute) {
+Plan recorded(int64_t tokens, bool recompute, int64_t width = 6) {
   Plan plan;
   Recorder r(plan, true, DType::kF32);
-  const int64_t each = 2 * kRank * kWidth;
+  const int64_t each = 2 * kRank * width;
   const ValueId params = r.state("params", {kLayers * each}, DType::kF32);
   const ValueId grads = r.state("grads", {kLayers * each}, DType::kF32);
-  ValueId x = r.feed("x", {tokens, kWidth}, DType::kF32);
+  ValueId x = r.feed("x", {tokens, width}, DType::kF32);
   for (int64_t i = 0; i < kLayers; ++i) {
     r.begin_block(recompute);
-    const ValueId a = r.flat(params, i * each, {kRank, kWidth}, "a");
-    const ValueId b = r.flat(params, i * each + each / 2, {kWidth, kRank}, "b");
+    const ValueId a = r.flat(params, i * each, {kRank, width}, "a");
+    const ValueId b = r.flat(params, i * each + each / 2, {width, kRank}, "b");
     const ValueId scaled = r.scale(x, 2.0f);
-    const ValueId y = r.linear(scaled, r.weight("w", {kWidth, kWidth}, DType::kF32));
+    const ValueId y = r.linear(scaled, r.weight("w", {width, width}, DType::kF32));
     r.linear_into(y, r.linear(scaled, a), b, 1.0f);
     r.end_block();
     x = y;
   }
-  const ValueId logp = r.head(x, r.weight("words", {9, kWidth}, DType::kF32),
+  const ValueId logp = r.head(x, r.weight("words", {9, width}, DType::kF32),
                               r.feed("targets", {tokens}, DType::kI32));
   const ValueId loss = r.segment_sum(logp, r.feed("weight", {tokens}, DType::kF32),
                                      r.feed("segment", {tokens}, DType::kI32), 1);
@@ -54,8 +54,18 @@ TEST(SumsLast, OfFewTokensStandAtTheEnd) {
     EXPECT_TRUE(makes_sum_alone(plan.steps[i])) << "step " << i;
 }
 
+TEST(SumsLast, OfMoreTokensWhereRowsAreNarrow) {
+  auto moved = [](const Plan& plan) {
+    return std::all_of(plan.steps.begin(), plan.steps.end(),
+                       [](const Step& step) { return !makes_sum(step) || makes_sum_alone(step); });
+  };
+  EXPECT_TRUE(moved(recorded(2048, false, 896)));
+  EXPECT_TRUE(moved(recorded(1024, false, 2048)));
+  EXPECT_FALSE(moved(recorded(2048, false, 2048)));
+}
+
 TEST(SumsLast, StayWhereTokensAreManyOrTheirInputIsMadeAgain) {
-  for (const Plan& plan : {recorded(2000, false), recorded(5, true)})
+  for (const Plan& plan : {recorded(5000, false), recorded(5, true)})
     EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
       return makes_sum(step) && !makes_sum_alone(step);
     }));

@@ -96,11 +96,37 @@ constexpr Product through_weights(bool add) { return {.trans = Trans::kNN, .accu
 constexpr Product onto_weights(bool add) { return {.trans = Trans::kTN, .accumulate = add}; }
 
 // f(first row, rows, first word, words) for every block, all rows of some words before the next.
+// Of blocks but the first, so many words.
 template <typename F>
-void for_blocks(int64_t m, int64_t v, F&& f) {
-  for (int64_t v0 = 0; v0 < v; v0 += kWords)
+void for_blocks(int64_t m, int64_t v, int64_t later_words, F&& f) {
+  for (int64_t v0 = 0, words = kWords; v0 < v; v0 += words, words = later_words)
     for (int64_t r0 = 0; r0 < m; r0 += kRows)
-      f(r0, std::min(kRows, m - r0), v0, std::min(kWords, v - v0));
+      f(r0, std::min(kRows, m - r0), v0, std::min(words, v - v0));
+}
+
+// Of blocks whose logits leave their product as exponentials, a row of kWords in f32 has room for
+// twice the words. Few rows take so many that the last of the card's rounds of tiles are full too;
+// no block is larger than one of kRows rows and kWords words.
+int64_t later_words(int64_t m, int64_t v, int sms) {
+  constexpr int64_t kLeast = kWords / kHeadExpWords;
+  const int64_t down = divide_up(std::min(m, kRows), kHeadExpRows),
+                most = std::min<int64_t>(kHeadExpParts, kRows / kHeadExpRows * kLeast / down);
+  const int64_t all = divide_up(std::max<int64_t>(v - kWords, 0), kHeadExpWords);
+  int64_t best = kLeast, least = 0;
+  for (int64_t across = kLeast; across <= most; ++across) {
+    int64_t cost = 0;  // in rounds
+    for (int64_t done = 0; done < all; done += across) {
+      cost += 1;  // the block's other launches
+      for (int64_t r0 = 0; r0 < m; r0 += kRows)
+        cost += divide_up(
+            divide_up(std::min(kRows, m - r0), kHeadExpRows) * std::min(across, all - done), sms);
+    }
+    if (least == 0 || cost < least) {
+      best = across;
+      least = cost;
+    }
+  }
+  return best * kHeadExpWords;
 }
 
 // The most that one of the products of any block needs.
@@ -264,7 +290,11 @@ void head_fwd(const StepArgs& args) {
   const Queue& q = queue(args);
   const Work work(x, w, h.cols, args.scratch);
   const auto* target_of = targets.as<const int32_t>();
-  for_blocks(m, w.rows, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
+  // Blocks of more words than kWords fit those alone.
+  const bool by_exponentials = !h && !work.weights && w.rows % kWide == 0 &&
+                               head_exponentials_serve(q, x, w, (m - 1) % kRows + 1);
+  const int64_t later = by_exponentials ? later_words(m, w.rows, q.sms) : kWords;
+  for_blocks(m, w.rows, later, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand logits = work.block(rows, words);
     const Operand sums = rows_from(work.sums, r0, rows);
@@ -398,7 +428,7 @@ void head_bwd(const StepArgs& args) {
   if (dw && m == 0 && !args.accumulates(1)) clear_rows(q, dw);
   if (db && m == 0 && !args.accumulates(3)) clear_rows(q, db);
   const Work work(x, w, h.cols, args.scratch);
-  for_blocks(m, w.rows, [&](int64_t r0, int64_t count, int64_t v0, int64_t words) {
+  for_blocks(m, w.rows, kWords, [&](int64_t r0, int64_t count, int64_t v0, int64_t words) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand some = rows_from(x, r0, count);
     const Operand logits = work.block(count, words);

@@ -8,7 +8,8 @@
 namespace wick::cuda {
 namespace {
 
-constexpr int kTileRows = 128, kTileWords = kHeadExpWords, kDepth = kBulkDepth, kStages = 4;
+constexpr int kTileRows = kHeadExpRows, kTileWords = kHeadExpWords, kDepth = kBulkDepth,
+              kStages = 4;
 constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1);
 constexpr int kLeftBytes = kTileRows * kDepth * 2, kRightBytes = kTileWords * kDepth * 2;
 constexpr size_t kSharedBytes = kStages * (kLeftBytes + kRightBytes) + 2 * kStages * 8 + 1024;
@@ -160,13 +161,20 @@ __global__ void __launch_bounds__(128)
 
 }  // namespace
 
+bool head_exponentials_serve(const Queue& queue, const Operand& x, const Operand& w, int64_t rows) {
+  CUtensorMap map;
+  return queue.arch == Arch::kSm90 && x.dtype == DType::kBF16 && w.dtype == DType::kBF16 &&
+         x.cols % 8 == 0 && rows >= kFewRows && aligned16(x) && aligned16(w) &&
+         make_map(x, kDepth, kTileRows, map) && make_map(w, kDepth, kTileWords, map) &&
+         allow_shared(head_exp_kernel, kSharedBytes);
+}
+
 bool head_exponentials(const Queue& queue, const HeadExp& h) {
   const int64_t across = divide_up(h.w.rows, kTileWords);
   CUtensorMap left, right;
-  if (queue.arch != Arch::kSm90 || h.x.dtype != DType::kBF16 || h.w.dtype != DType::kBF16 ||
-      h.x.cols % 8 != 0 || h.x.rows < kFewRows || across > kHeadExpParts || !aligned16(h.x) ||
-      !aligned16(h.w) || !aligned16(h.factors) || !make_map(h.x, kDepth, kTileRows, left) ||
-      !make_map(h.w, kDepth, kTileWords, right) || !allow_shared(head_exp_kernel, kSharedBytes))
+  if (!head_exponentials_serve(queue, h.x, h.w, h.x.rows) || across > kHeadExpParts ||
+      !aligned16(h.factors) || !make_map(h.x, kDepth, kTileRows, left) ||
+      !make_map(h.w, kDepth, kTileWords, right))
     return false;
   const Args a{.rows = static_cast<int>(h.x.rows),
                .words = static_cast<int>(h.w.rows),

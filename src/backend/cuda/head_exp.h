@@ -10,8 +10,8 @@
 
 namespace wick::cuda {
 
-constexpr int kHeadExpWords = 256;                        // of a tile
-constexpr int kHeadExpParts = 16896 / kHeadExpWords + 1;  // tiles in a row of the most words
+constexpr int kHeadExpRows = 128, kHeadExpWords = 256;  // of a tile
+constexpr int kHeadExpParts = 96;                       // tiles in a row of the most words
 
 struct HeadExp {
   Operand x, w;     // [M, D], [words, D] bf16
@@ -24,7 +24,10 @@ struct HeadExp {
   float* parts;   // scratch [M, kHeadExpParts]
 };
 
-// False, having done nothing, where the card or the operands are not as it wants them.
+// Whether the card and these operands are as it wants them: x in blocks of rows of which the last
+// has `rows`.
+bool head_exponentials_serve(const Queue& queue, const Operand& x, const Operand& w, int64_t rows);
+// False, having done nothing, where it does not serve.
 bool head_exponentials(const Queue& queue, const HeadExp& h);
 
 }  // namespace wick::cuda

@@ -7,6 +7,7 @@
 #include "backend/cuda/skinny.h"
 #include "backend/cuda/small_product.h"
 #include "backend/cuda/token_sums.h"
+#include "plan/sums_last.h"
 
 namespace wick::cuda {
 namespace {
@@ -93,7 +94,9 @@ void linear_bwd(const StepArgs& args) {
     auto sum = [&](const Operand& a, const Operand& b, bool by_rank) {
       const TokenSum tall{
           .a = a, .b = b, .y = dw, .y_by_rank = by_rank, .y_adds = p.accumulate, .alpha = p.alpha};
-      return token_sums(q, {&tall, 1}, args.scratch) ||
+      // Those that come last (plan/sums_last.h) are started together.
+      const bool late = !dx && a.rows <= kLateTokens;
+      return (!late && token_sums(q, {&tall, 1}, args.scratch)) ||
              narrow_product_turned(q, p.alpha, p.accumulate, by_rank, a, b, dw);
     };
     const bool done =
