@@ -56,18 +56,11 @@ using Bindings = std::vector<BufferPtr>;
 class Program {
  public:
   virtual ~Program() = default;
-  // Copies into a feed of the next run. `bytes` of the feed's dtype, the whole of it; it stays until
-  // it is fed again.
+  // Copies into a feed. `bytes` of the feed's dtype, the whole of it.
   virtual void feed(ValueId id, const void* data, size_t bytes) = 0;
-  // Starts one run; never throws. Runs of all programs of a back end are done in the order in which
-  // they were started.
+  // Starts one run; never throws. wait() returns when it is done and reports device faults.
   virtual void run() = 0;
-  // Returns when all runs are done, and reports device faults; read() gives the last one's results.
   virtual void wait() = 0;
-  // The same of the oldest run that was not waited for, where later ones were started meanwhile. A
-  // run's results stay until the one after the next is started: kRunsAhead keep theirs.
-  static constexpr size_t kRunsAhead = 2;
-  virtual void wait_oldest() { wait(); }
   // run() and wait() for looking: the seconds of each step of the plan. Zero for a step that is made
   // together with the one before it, whose time is that of both. Empty where the device cannot tell.
   virtual std::vector<double> run_timed() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backend/ahead.h"
 #include "base/check.h"
 #include "train/step.h"
 
@@ -112,7 +113,7 @@ void DistillLoss::feed(Program& program, const Pack& pack, std::span<const float
 
 // The teacher's run was before the pack's: this reports its faults and takes no time.
 std::vector<float> DistillLoss::results(const Program&) {
-  teacher_program_->wait_oldest();
+  wait_oldest(*teacher_program_);
   return {};
 }
 

@@ -121,7 +121,7 @@ class TrainRun {
     double since = 0;  // seconds
   };
   std::deque<Started> under_way_;  // two at most
-  double finished_ = 0;          // when the last update was
+  double finished_ = 0;            // when the last update was
   // Since the last report.
   double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
   int64_t loss_tokens_ = 0, window_tokens_ = 0;

@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+#include "backend/ahead.h"
+
 namespace wick {
 
 ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
@@ -359,20 +361,19 @@ TrainStep::Update& TrainStep::begin(std::span<const Pack> packs) {
 
 void TrainStep::start_pack(const Pack& pack, std::span<const float> weights) {
   TrainStep& s = fitting(pack);
-  while (s.unread_ >= Program::kRunsAhead) collect_pack();
+  while (s.unread_ >= AheadProgram::kRuns) collect_pack();
   s.feed(pack, weights);
   s.micro_program_->run();
   ++s.unread_;
 }
 
 void TrainStep::collect_pack() {
-  const auto oldest = std::find_if(started_.begin(), started_.end(), [](const Update& u) {
-    return u.seen.size() < u.packs.size();
-  });
+  const auto oldest = std::find_if(started_.begin(), started_.end(),
+                                   [](const Update& u) { return u.seen.size() < u.packs.size(); });
   WICK_CHECK(oldest != started_.end(), "no pack is under way");
   TrainStep& s = fitting(oldest->packs[oldest->seen.size()]);
   --s.unread_;
-  s.micro_program_->wait_oldest();
+  wait_oldest(*s.micro_program_);
   std::vector<float> losses(oldest->lanes.size());
   s.micro_program_->read(s.loss_, losses.data(), losses.size() * sizeof(float));
   for (size_t k = 0; k < losses.size(); ++k)
@@ -426,7 +427,7 @@ void TrainStep::start_lanes(std::span<const Pack> packs, std::span<const float> 
 }
 
 void TrainStep::collect_update(Update& update) {
-  update_program_->wait_oldest();
+  wait_oldest(*update_program_);
   const std::vector<float> norm = norms();
   for (size_t k = 0; k < update.lanes.size(); ++k) update.lanes[k].norm = norm[k];
   update.done = true;

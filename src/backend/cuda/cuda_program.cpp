@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/cuda/cuda_program.h"
-
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/blas.h"
+#include "backend/cuda/cuda_program.h"
 #include "backend/cuda/skinny.h"
 #include "base/check.h"
 
@@ -32,8 +31,7 @@ cudaError_t copy_out(const Operand& o, void* to, cudaStream_t stream) {
 CudaProgram::CudaProgram(Plan plan, const Selection& selection,
                          std::span<const Candidate> candidates, Bindings bindings,
                          ElementBytes element_bytes, const Queue& queue, BufferPtr arena)
-    : FlatProgram(std::move(plan), selection, std::move(bindings), element_bytes),
-      queue_(queue) {
+    : FlatProgram(std::move(plan), selection, std::move(bindings), element_bytes), queue_(queue) {
   if (!arena) arena = std::make_shared<DeviceBuffer>(arena_bytes(), queue.stream);
   auto feeds = std::make_shared<DeviceBuffer>(feed_bytes(), queue.stream);
   feeds_device_ = feeds->address();
@@ -100,9 +98,8 @@ void CudaProgram::make(Slots& slots, size_t bytes) {
 cudaError_t CudaProgram::enqueue_copies_in() {
   if (!std::exchange(fed_, false)) return cudaSuccess;
   const Slot& from = feeds_[fed_slot_];
-  const cudaError_t status =
-      cudaMemcpyAsync(feeds_device_, from.memory->data(), feed_bytes(), cudaMemcpyHostToDevice,
-                      queue_.stream);
+  const cudaError_t status = cudaMemcpyAsync(feeds_device_, from.memory->data(), feed_bytes(),
+                                             cudaMemcpyHostToDevice, queue_.stream);
   return status != cudaSuccess ? status : cudaEventRecord(from.done, queue_.stream);
 }
 

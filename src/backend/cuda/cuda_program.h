@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProgram: a plan captured into one CUDA graph, so that a run is one launch between the copy of
-// its feeds and those of its results, all in the order of the stream. The host's side of feeds and
-// results is there twice: the next run is fed, and the last one read, while the device works.
+// CudaProgram: a plan captured into one CUDA graph, so that a run is one launch
+// between the copy of its feeds and those of its results, all in the order of
+// the stream. The host's side of feeds and results is there twice: the next run
+// is fed, and the last one read, while the device works.
 #pragma once
 
 #include <array>
 
+#include "backend/ahead.h"
 #include "backend/cuda/fused.h"
 #include "backend/cuda/joined.h"
 #include "backend/cuda/memory.h"
@@ -15,15 +17,17 @@
 
 namespace wick::cuda {
 
-class CudaProgram final : public FlatProgram {
+class CudaProgram final : public FlatProgram, public AheadProgram {
  public:
-  // `queue` and `candidates` must outlive the program; every binding must be a DeviceBuffer.
-  // Throws: kInternal, kOutOfMemory, kDevice where a step could not be captured.
+  // `queue` and `candidates` must outlive the program; every binding must be a
+  // DeviceBuffer. Throws: kInternal, kOutOfMemory, kDevice where a step could
+  // not be captured.
   CudaProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
               Bindings bindings, ElementBytes element_bytes, const Queue& queue, BufferPtr arena);
   ~CudaProgram() override;
 
-  // Waits only where the feeds of the run before the last one have not been copied yet.
+  // Waits only where the feeds of the run before the last one have not been
+  // copied yet.
   void feed(ValueId id, const void* data, size_t bytes) override;
   void run() noexcept override;
   void wait() override;
@@ -32,7 +36,7 @@ class CudaProgram final : public FlatProgram {
   void read(ValueId id, void* data, size_t bytes) const override;
 
  private:
-  static constexpr size_t kSlots = kRunsAhead;
+  static constexpr size_t kSlots = AheadProgram::kRuns;
   struct Result {
     ValueId id;
     Operand from;
@@ -45,11 +49,13 @@ class CudaProgram final : public FlatProgram {
   };
   using Slots = std::array<Slot, kSlots>;
   static void make(Slots& slots, size_t bytes);
-  // The slot that the next run's feeds are written to, with all that was fed before.
+  // The slot that the next run's feeds are written to, with all that was fed
+  // before.
   void open_feeds();
   cudaError_t enqueue_copies_in();
   cudaError_t enqueue_copies_out(const Slot& to) const;
-  // Enqueues the step and those that are made with it, and says how many that is.
+  // Enqueues the step and those that are made with it, and says how many that
+  // is.
   size_t enqueue(size_t step);
   // Keeps the first failure of starting a run until someone waits.
   void note(cudaError_t status) noexcept {
@@ -60,7 +66,7 @@ class CudaProgram final : public FlatProgram {
   Queue queue_;
   Slots feeds_, results_;
   size_t fed_slot_ = 0;
-  bool fed_ = false;  // since the last run
+  bool fed_ = false;                 // since the last run
   size_t started_ = 0, waited_ = 0;  // runs; run i has results_[i % kSlots]
   std::unique_ptr<Joined> joined_;
   std::unique_ptr<Fused> fused_;

@@ -180,8 +180,7 @@ class Ahead : public testing::Test {
     EXPECT_EQ(x->step, y->step);
     EXPECT_EQ(x->params, y->params);
     ASSERT_EQ(x->states.size(), y->states.size());
-    for (size_t i = 0; i < x->states.size(); ++i)
-      EXPECT_EQ(x->states[i].bytes, y->states[i].bytes);
+    for (size_t i = 0; i < x->states.size(); ++i) EXPECT_EQ(x->states[i].bytes, y->states[i].bytes);
   }
 
   // Whole, and stopped at some of the questions and gone on with, ahead as one by one.
@@ -209,8 +208,7 @@ class Ahead : public testing::Test {
     p.attr.kind = kind;
     p.pairs = options_.batch_size;
     p.max_tokens = 64;
-    p.uses_reference =
-        kind == PreferenceAttr::Kind::kDpo || kind == PreferenceAttr::Kind::kKto;
+    p.uses_reference = kind == PreferenceAttr::Kind::kDpo || kind == PreferenceAttr::Kind::kKto;
     p.lanes = lanes;
     return [p] { return std::make_unique<PreferenceLoss>(p); };
   }
@@ -290,8 +288,8 @@ TEST_F(Ahead, ALossThatIsNoNumberStopsTheRunWhereItDid) {
 TEST_F(Ahead, AStepCanBeUsedAfterARunThatFailed) {
   const std::unique_ptr<Backend> backend = device(true);
   const std::unique_ptr<TrainStep> step = make_step(*backend, 1);
-  const std::vector<Pack> packs = pack_rows(train_, std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7},
-                                            step->limits(), 0, 0, true);
+  const std::vector<Pack> packs =
+      pack_rows(train_, std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}, step->limits(), 0, 0, true);
   const Hyper hyper = AdamwSettings().hyper();
   step->start(packs, 0.01f, {&hyper, 1});
   step->start(packs, 0.01f, {&hyper, 1});
@@ -328,8 +326,7 @@ TEST_F(Ahead, ASweepOfPreferencesReportsEachLanesOwn) {
   sizes_ = {};
   train_ = make_rows(22, true);
   valid_ = make_rows(5, true);
-  for (const PreferenceAttr::Kind kind :
-       {PreferenceAttr::Kind::kDpo, PreferenceAttr::Kind::kKto}) {
+  for (const PreferenceAttr::Kind kind : {PreferenceAttr::Kind::kDpo, PreferenceAttr::Kind::kKto}) {
     SCOPED_TRACE(static_cast<int>(kind));
     std::filesystem::remove_all(root_.path());
     step_options_.loss = preference(kind, 2);

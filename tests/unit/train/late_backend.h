@@ -2,7 +2,7 @@
 // LateBackend: the CPU as a device that runs ahead of the host, as late as it may. A run is only
 // noted; it is made, in order, when somebody waits for it or looks at memory. So whoever reads a
 // result without waiting, feeds what an earlier run still reads, or keeps more than
-// Program::kRunsAhead runs unread gets other bits here, and always the same ones.
+// AheadProgram::kRuns runs unread gets other bits here, and always the same ones.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/ahead.h"
 
 namespace wick {
 
@@ -67,7 +67,7 @@ class LateBackend final : public Backend {
     }
   };
 
-  class LateProgram final : public Program {
+  class LateProgram final : public Program, public AheadProgram {
    public:
     LateProgram(const Plan& plan, std::unique_ptr<Program> inner, Queue& queue)
         : inner_(std::move(inner)), queue_(queue) {
@@ -100,7 +100,7 @@ class LateBackend final : public Backend {
         queue_.run_all();
         return inner_->read(id, data, bytes);
       }
-      const Feeds& last = results_[(waited_ + kRunsAhead - 1) % kRunsAhead];
+      const Feeds& last = results_[(waited_ + kRuns - 1) % kRuns];
       std::copy_n(last.at(id).begin(), bytes, static_cast<std::byte*>(data));
     }
     size_t arena_bytes() const override { return inner_->arena_bytes(); }
@@ -109,7 +109,7 @@ class LateBackend final : public Backend {
       for (const auto& [id, bytes] : feeds) inner_->feed(id, bytes.data(), bytes.size());
       inner_->run();
       inner_->wait();
-      Feeds& to = results_[made_++ % kRunsAhead];
+      Feeds& to = results_[made_++ % kRuns];
       for (const auto& [id, size] : sizes_) {
         to[id].resize(size);
         inner_->read(id, to[id].data(), size);
@@ -120,7 +120,7 @@ class LateBackend final : public Backend {
     std::unique_ptr<Program> inner_;
     Queue& queue_;
     std::map<ValueId, size_t> sizes_;  // of results, in bytes
-    Feeds feeds_, results_[kRunsAhead];
+    Feeds feeds_, results_[kRuns];
     size_t started_ = 0, made_ = 0, waited_ = 0;
   };
 
