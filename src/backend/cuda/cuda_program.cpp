@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/cuda_program.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/blas.h"
-#include "backend/cuda/cuda_program.h"
+#include "backend/cuda/copies.h"
 #include "backend/cuda/skinny.h"
 #include "base/check.h"
 
@@ -15,13 +17,15 @@ size_t value_bytes(const Plan& plan, ValueId id) {
   return static_cast<size_t>(v.shape.elements()) * dtype_bytes(v.dtype);
 }
 
-// Rows of an operand, dense on the host's side.
-cudaError_t copy_out(const Operand& o, void* to, cudaStream_t stream) {
+// Rows of an operand, dense on the host's side, which is pinned where `pinned` says so.
+cudaError_t copy_out(const Operand& o, void* to, bool pinned, cudaStream_t stream) {
   const size_t size = dtype_bytes(o.dtype), width = static_cast<size_t>(o.cols) * size;
   if (width == 0 || o.rows == 0) return cudaSuccess;
-  if (o.rows == 1 || o.ld == o.cols)
-    return cudaMemcpyAsync(to, o.data, width * static_cast<size_t>(o.rows), cudaMemcpyDeviceToHost,
-                           stream);
+  const size_t bytes = width * static_cast<size_t>(o.rows);
+  const bool dense = o.rows == 1 || o.ld == o.cols;
+  if (dense && pinned && bytes <= kFewBytes && size % sizeof(uint32_t) == 0)
+    return copy_few(to, o.data, bytes, stream);
+  if (dense) return cudaMemcpyAsync(to, o.data, bytes, cudaMemcpyDeviceToHost, stream);
   return cudaMemcpy2DAsync(to, width, o.data, static_cast<size_t>(o.ld) * size, width,
                            static_cast<size_t>(o.rows), cudaMemcpyDeviceToHost, stream);
 }
@@ -30,8 +34,11 @@ cudaError_t copy_out(const Operand& o, void* to, cudaStream_t stream) {
 
 CudaProgram::CudaProgram(Plan plan, const Selection& selection,
                          std::span<const Candidate> candidates, Bindings bindings,
-                         ElementBytes element_bytes, const Queue& queue, BufferPtr arena)
-    : FlatProgram(std::move(plan), selection, std::move(bindings), element_bytes), queue_(queue) {
+                         ElementBytes element_bytes, const Queue& queue, cudaStream_t copies,
+                         BufferPtr arena)
+    : FlatProgram(std::move(plan), selection, std::move(bindings), element_bytes),
+      queue_(queue),
+      copies_(copies) {
   if (!arena) arena = std::make_shared<DeviceBuffer>(arena_bytes(), queue.stream);
   auto feeds = std::make_shared<DeviceBuffer>(feed_bytes(), queue.stream);
   feeds_device_ = feeds->address();
@@ -67,6 +74,9 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
   cudaGraphDestroy(graph);
   succeed(made, "make a graph of a plan");
+  // The first feeds come after what was enqueued to clear their memory.
+  for (const Slot& slot : results_)
+    succeed(cudaEventRecord(slot.done, queue_.stream), "make a program");
 }
 
 // Only linears leave something on the list of small products, and mind it themselves.
@@ -97,15 +107,18 @@ void CudaProgram::make(Slots& slots, size_t bytes) {
 
 cudaError_t CudaProgram::enqueue_copies_in() {
   if (!std::exchange(fed_, false)) return cudaSuccess;
-  const Slot& from = feeds_[fed_slot_];
-  const cudaError_t status = cudaMemcpyAsync(feeds_device_, from.memory->data(), feed_bytes(),
-                                             cudaMemcpyHostToDevice, queue_.stream);
-  return status != cudaSuccess ? status : cudaEventRecord(from.done, queue_.stream);
+  const Slot &from = feeds_[fed_slot_], &last = results_[(started_ + kSlots - 1) % kSlots];
+  cudaError_t status = cudaStreamWaitEvent(copies_, last.done, 0);
+  if (status == cudaSuccess)
+    status = cudaMemcpyAsync(feeds_device_, from.memory->data(), feed_bytes(),
+                             cudaMemcpyHostToDevice, copies_);
+  if (status == cudaSuccess) status = cudaEventRecord(from.done, copies_);
+  return status == cudaSuccess ? cudaStreamWaitEvent(queue_.stream, from.done, 0) : status;
 }
 
 cudaError_t CudaProgram::enqueue_copies_out(const Slot& to) const {
   for (const Result& r : result_list_) {
-    const cudaError_t status = copy_out(r.from, to.memory->data() + r.offset, queue_.stream);
+    const cudaError_t status = copy_out(r.from, to.memory->data() + r.offset, true, queue_.stream);
     if (status != cudaSuccess) return status;
   }
   return cudaEventRecord(to.done, queue_.stream);
@@ -178,7 +191,7 @@ void CudaProgram::read(ValueId id, void* data, size_t bytes) const {
     std::memcpy(data, last.memory->data() + known->offset, bytes);
     return;
   }
-  succeed(copy_out(o, data, queue_.stream), "read a value");
+  succeed(copy_out(o, data, false, queue_.stream), "read a value");
   succeed(cudaStreamSynchronize(queue_.stream), "read a value");
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProgram: a plan captured into one CUDA graph, so that a run is one launch
-// between the copy of its feeds and those of its results, all in the order of
-// the stream. The host's side of feeds and results is there twice: the next run
-// is fed, and the last one read, while the device works.
+// CudaProgram: a plan captured into one CUDA graph, so that a run is one launch. The host's side of
+// feeds and results is there twice: the next run is fed, and the last one read, while the device
+// works. Feeds have a stream of their own and are copied as soon as the program's last run is done,
+// whatever other programs are doing then; results follow the launch.
 #pragma once
 
 #include <array>
@@ -19,15 +19,15 @@ namespace wick::cuda {
 
 class CudaProgram final : public FlatProgram, public AheadProgram {
  public:
-  // `queue` and `candidates` must outlive the program; every binding must be a
-  // DeviceBuffer. Throws: kInternal, kOutOfMemory, kDevice where a step could
-  // not be captured.
+  // `queue`, `copies` and `candidates` must outlive the program; every binding must be a
+  // DeviceBuffer. Feeds are copied in the order of `copies`.
+  // Throws: kInternal, kOutOfMemory, kDevice where a step could not be captured.
   CudaProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
-              Bindings bindings, ElementBytes element_bytes, const Queue& queue, BufferPtr arena);
+              Bindings bindings, ElementBytes element_bytes, const Queue& queue,
+              cudaStream_t copies, BufferPtr arena);
   ~CudaProgram() override;
 
-  // Waits only where the feeds of the run before the last one have not been
-  // copied yet.
+  // Waits only where the feeds of the run before the last one have not been copied yet.
   void feed(ValueId id, const void* data, size_t bytes) override;
   void run() noexcept override;
   void wait() override;
@@ -49,13 +49,11 @@ class CudaProgram final : public FlatProgram, public AheadProgram {
   };
   using Slots = std::array<Slot, kSlots>;
   static void make(Slots& slots, size_t bytes);
-  // The slot that the next run's feeds are written to, with all that was fed
-  // before.
+  // The slot that the next run's feeds are written to, with all that was fed before.
   void open_feeds();
   cudaError_t enqueue_copies_in();
   cudaError_t enqueue_copies_out(const Slot& to) const;
-  // Enqueues the step and those that are made with it, and says how many that
-  // is.
+  // Enqueues the step and those that are made with it, and says how many that is.
   size_t enqueue(size_t step);
   // Keeps the first failure of starting a run until someone waits.
   void note(cudaError_t status) noexcept {
@@ -64,6 +62,7 @@ class CudaProgram final : public FlatProgram, public AheadProgram {
   void report(cudaError_t status);
 
   Queue queue_;
+  cudaStream_t copies_;
   Slots feeds_, results_;
   size_t fed_slot_ = 0;
   bool fed_ = false;                 // since the last run
