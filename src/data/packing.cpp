@@ -205,6 +205,8 @@ Order::Order(const ExampleSet& dataset, int64_t batch_rows, uint64_t seed, bool 
   run_updates_ = run_updates;
 }
 
+int64_t Order::run_updates() const { return run_updates_ > 0 ? run_updates_ : updates_per_epoch(); }
+
 int64_t Order::first_updates() const {
   return run_updates_ > 0 ? std::min(run_updates_, updates_per_epoch()) : updates_per_epoch();
 }
@@ -281,34 +283,61 @@ std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const Pa
   return used;
 }
 
-// Between the sizes of smaller_sizes(). A device that multiplies 128 rows at a time does no more
-// for a multiple of 128 than for what is left of it.
-int64_t size_step(int64_t tokens) {
-  constexpr int64_t kStep = 64, kWideStep = 128;
-  return round_up(std::max({kStep, std::min(tokens / 16, kWideStep), tokens / 32}), kStep);
+// How much of a pack's size is left empty on average, twice.
+int64_t size_step(int64_t tokens) { return round_up(std::max<int64_t>(64, tokens / 32), 64); }
+
+// Of ascending sizes with their numbers of packs those in which all packs take the fewest slots,
+// where each size but the last costs `price` slots. The last one stays.
+std::vector<int64_t> cheapest_sizes(const std::vector<std::pair<int64_t, int64_t>>& sizes,
+                                    double price) {
+  const size_t n = sizes.size();
+  std::vector<double> cost(n);       // of the packs up to this size, which is kept
+  std::vector<size_t> before(n, n);  // the next smaller one that is kept then
+  for (size_t j = 0; j < n; ++j) {
+    cost[j] = std::numeric_limits<double>::max();
+    double packs = 0;  // that lie in size j
+    for (size_t i = j + 1; i-- > 0;) {
+      packs += static_cast<double>(sizes[i].second);
+      const double total =
+          (i > 0 ? cost[i - 1] : 0.0) + price + packs * static_cast<double>(sizes[j].first);
+      if (total < cost[j]) {
+        cost[j] = total;
+        before[j] = i > 0 ? i - 1 : n;
+      }
+    }
+  }
+  std::vector<int64_t> kept;
+  for (size_t j = before[n - 1]; j < n; j = before[j]) kept.push_back(sizes[j].first);
+  std::reverse(kept.begin(), kept.end());
+  return kept;
 }
 
 }  // namespace
 
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing) {
-  // A program costs time to make; one that hardly any pack uses does not pay.
-  constexpr double kWorthIt = 0.02;
-  const int64_t step = size_step(limits.tokens);
+  // A slot that is left empty costs as much as one that is used; a device that multiplies 128 rows
+  // at a time still does less for 16 of them. A program costs time to make and some memory: one
+  // that saves less than a thousandth does not pay.
+  constexpr int64_t kSteps = 256;
+  constexpr double kWorthIt = 1.0 / 1024;
+  constexpr size_t kMost = 32;
+  const int64_t step = round_up(std::max<int64_t>(1, limits.tokens / kSteps), kTokenStep);
   std::map<int64_t, int64_t> uses;
-  int64_t packs = 0;
-  for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
+  int64_t slots = 0;
+  for (int64_t u = 0; u < std::min(order.run_updates(), kSimulatedUpdates); ++u) {
     std::vector<PackLimits> rows;
     for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
     for (int64_t used : used_of_packs(rows, limits, packing)) {
-      ++packs;
-      ++uses[round_up(used, step)];
+      slots += used;
+      ++uses[std::min(round_up(used, step), limits.tokens)];
     }
   }
-  std::vector<int64_t> sizes;
-  for (const auto& [size, count] : uses)
-    if (size < limits.tokens && static_cast<double>(count) >= kWorthIt * static_cast<double>(packs))
-      sizes.push_back(size);
+  uses[limits.tokens];
+  const std::vector<std::pair<int64_t, int64_t>> all(uses.begin(), uses.end());
+  double price = kWorthIt * static_cast<double>(slots);
+  std::vector<int64_t> sizes = cheapest_sizes(all, price);
+  while (sizes.size() > kMost) sizes = cheapest_sizes(all, price *= 1.25);
   return sizes;
 }
 

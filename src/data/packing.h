@@ -79,6 +79,8 @@ class Order {
   // Of each row of update(index): how often the epoch had it before, in the order of the files.
   std::vector<int64_t> copies(int64_t index) const;
   int64_t updates_per_epoch() const;
+  // Of all epochs; one where nobody said how many there are.
+  int64_t run_updates() const;
   // Of the first epoch, those that the run has: what packs are judged by.
   int64_t first_updates() const;
   int64_t rows_per_epoch() const { return rows_; }
@@ -109,9 +111,9 @@ struct SlotCount {
 SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
                       std::span<const int64_t> smaller, bool packing);
 
-// Token budgets below that of the limits, ascending, in which packs of the first epoch lie with
-// less left empty: multiples of 64 or more, 16 to 32 of them at most, those that some packs would
-// use. A long row that comes now and then must not make every update as long.
+// Token budgets below that of the limits, ascending, in which the run's packs (of its first 1,024
+// updates) lie with the least left empty: multiples of 16 or more, 32 of them at most, each of which
+// saves something. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, bool packing);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -318,6 +319,55 @@ TEST(Limits, OneLongRowDoesNotMakeEveryPackLong) {
   ExampleSet dataset = rows_of_sizes(sizes);
   Order order(64, 4, 0, true);
   EXPECT_LE(choose_limits(dataset, order, 4096).tokens, 256);
+}
+
+// Rows whose lengths are log-normal, median 120 and sigma 1, at most 2,048.
+ExampleSet mixed_rows(int64_t count) {
+  Rng rng(7);
+  std::vector<size_t> sizes;
+  for (int64_t i = 0; i < count; ++i)
+    sizes.push_back(static_cast<size_t>(
+        std::clamp(120 * std::exp(static_cast<double>(rng.normal())), 2.0, 2048.0)));
+  return rows_of_sizes(sizes);
+}
+
+TEST(SmallerSizes, LeaveLittleEmptyWithFewPrograms) {
+  for (int64_t rows : {128, 8192}) {
+    const ExampleSet dataset = mixed_rows(rows);
+    const Order order(dataset.size(), 8, 1, true);
+    const PackLimits limits = choose_limits(dataset, order, 16384, true);
+    const std::vector<int64_t> sizes = smaller_sizes(dataset, order, limits, true);
+    EXPECT_LE(sizes.size(), 32u);
+    EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
+    for (int64_t size : sizes) {
+      EXPECT_EQ(size % 16, 0);
+      EXPECT_LT(size, limits.tokens);
+    }
+    const SlotCount slots = count_slots(dataset, order, limits, sizes, true);
+    EXPECT_GT(static_cast<double>(slots.useful), 0.97 * static_cast<double>(slots.packed));
+    // No other program of the same kind would pay, nor would one fewer.
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      std::vector<int64_t> fewer = sizes;
+      fewer.erase(fewer.begin() + static_cast<int64_t>(i));
+      EXPECT_GT(count_slots(dataset, order, limits, fewer, true).packed,
+                slots.packed + slots.useful / 1024);
+    }
+  }
+}
+
+TEST(SmallerSizes, LookAtAllEpochsOfTheRun) {
+  const ExampleSet dataset = mixed_rows(32);
+  const Order one(dataset, 8, 1, true), run(dataset, 8, 1, true, 400);
+  const PackLimits limits = choose_limits(dataset, run, 16384, true);
+  EXPECT_LE(smaller_sizes(dataset, one, limits, true).size(), 4u);
+  EXPECT_GT(smaller_sizes(dataset, run, limits, true).size(), 8u);
+}
+
+TEST(SmallerSizes, AreNoneWhereAllPacksAreAlike) {
+  const ExampleSet dataset = rows_of_sizes(std::vector<size_t>(16, 32));
+  const Order order(16, 4, 0, true);
+  const PackLimits limits = choose_limits(dataset, order, 4096, true);
+  EXPECT_TRUE(smaller_sizes(dataset, order, limits, true).empty());
 }
 
 }  // namespace
