@@ -15,7 +15,7 @@ class AheadProgram {
   static constexpr size_t kRuns = 2;
 
   virtual ~AheadProgram() = default;
-  // Program::wait() of the oldest run that was not waited for: read() then gives that one's results.
+  // Program::wait() of the oldest run that was not waited for, whose results read() then gives.
   virtual void wait_oldest() = 0;
 };
 
