@@ -197,7 +197,8 @@ struct TrainCallbacks {
   std::function<void(const EvalReport&)> on_eval = {};
   std::function<void(const SaveReport&)> on_save = {};
   std::function<void(const std::string&)> on_message = {};  // a line for people
-  // Asked after each update and while held-out rows are looked at; true: save and return.
+  // Asked once for each update but the last, and while held-out rows are looked at; true: save
+  // after that update and return. After the update, or while a device that runs ahead works on it.
   std::function<bool()> should_stop = {};
   // Asked until the first update, also while the step is tried, a reference reads the rows and the
   // held-out ones are looked at; true: return with nothing done (interrupted, no adapter_path).

@@ -48,7 +48,7 @@ void bench_memory(const BenchContext& c) {
     TrainCase train(c.backend(), c.config(), c.weights(),
                     {o.batch_size, o.seq, o.rank, o.targets, o.seed});
     train.compile();
-    train.run();
+    train.run_alone();
     const StepForecast f = train.step().forecast(c.backend());
     emit_bytes(c, "training step, on top of the weights", o.batch_size, o.seq,
                f.total() - f.weights, current_memory_bytes() - before,

@@ -43,6 +43,7 @@ namespace {
 void emit_train_profile(const BenchContext& c, const std::string& what, TrainCase& train) {
   if (!c.options.profile) return;
   StepSeconds runs;
+  train.run_alone();
   const std::vector<Pack> packs = train.next_packs();
   for (size_t i = 0; i < kProfiledRuns; ++i)
     runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f));
@@ -99,10 +100,10 @@ void bench_prefix(const BenchContext& c) {
     kept.compile();
     std::vector<double> without, ratios;
     const std::vector<double> with = measure(
-        c.options.effort, [&] { kept.run(); },
+        c.options.effort, [&] { kept.run_alone(); },
         [&] {
           const auto start = std::chrono::steady_clock::now();
-          computed.run();
+          computed.run_alone();
           without.push_back(
               std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
                   .count());

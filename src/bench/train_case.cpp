@@ -104,17 +104,35 @@ std::vector<Pack> TrainCase::next_packs() {
   return joined;
 }
 
-double TrainCase::run() {
-  const std::vector<Pack> packs = next_packs();
+void TrainCase::start() {
+  started_.push_back(next_packs());
   AdamwSettings settings;
   settings.step = next_;
   const size_t lanes = adapters_.size();
   const float share = static_cast<float>(lanes) / static_cast<float>(tokens());
+  step_->start_lanes(started_.back(), std::vector<float>(lanes, share),
+                     std::vector<Hyper>(lanes, settings.hyper()));
+}
+
+double TrainCase::finish() {
+  const TrainStep::Update done = step_->finish_lanes();
+  started_.pop_front();
   double loss = 0;
-  for (const RunStep::Stepped& lane : step_->step_lanes(
-           packs, std::vector<float>(lanes, share), std::vector<Hyper>(lanes, settings.hyper())))
-    loss += lane.loss / static_cast<double>(lanes);
+  for (const RunStep::Stepped& lane : done.lanes)
+    loss += lane.loss / static_cast<double>(done.lanes.size());
   return loss;
+}
+
+double TrainCase::run() {
+  const size_t wanted = step_->runs_ahead() ? 2 : 1;
+  while (started_.size() < wanted) start();
+  return finish();
+}
+
+double TrainCase::run_alone() {
+  while (!started_.empty()) finish();
+  start();
+  return finish();
 }
 
 double TrainCase::gflop() const {

@@ -3,6 +3,7 @@
 // is trained, with an adapter whose B is not zero.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -32,9 +33,12 @@ class TrainCase {
 
   // Reads the weights and allocates.
   void compile();
-  // One update over a batch that no step before had (but with keep_prefix); the mean loss of its
-  // tokens.
+  // Ends one update over a batch that no step before had (but with keep_prefix); the mean loss of
+  // its tokens. As in a run, the next one is made and started before, where the device runs ahead:
+  // what passes from one end to the next is what an update takes.
   double run();
+  // The same with nothing under way before or after.
+  double run_alone();
   // The packs of the next batch, as run() would make them.
   std::vector<Pack> next_packs();
 
@@ -47,6 +51,8 @@ class TrainCase {
 
  private:
   ExampleSet batch(int64_t index) const;
+  void start();
+  double finish();
 
   Backend& backend_;
   ModelConfig config_;
@@ -56,6 +62,7 @@ class TrainCase {
   std::vector<float> start_;
   std::unique_ptr<TrainStep> step_;
   int64_t packs_per_step_ = 0, next_ = 0;
+  std::deque<std::vector<Pack>> started_;
 };
 
 }  // namespace wick

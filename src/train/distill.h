@@ -29,6 +29,7 @@ class DistillLoss final : public Loss {
   Passes passes() const override { return {0, 1, 0, 0}; }
   const Plan* beside_plan() const override { return &teacher_->plan(); }
   void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
+  std::vector<float> results(const Program& program) override;
   EvalReport evaluate(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) override;
   // Nothing in it is of one run alone.
   Loss* lane(size_t) override { return this; }

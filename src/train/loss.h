@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "train/scorer.h"
 #include "wick/trainer.h"
@@ -55,8 +56,12 @@ class Loss {
   virtual void begin_update(RunStep&, std::span<const Pack>) {}
   // The feeds of what record() recorded; a lane's weight is one over its update's count.
   virtual void feed(Program& program, const Pack& pack, std::span<const float> weights) = 0;
-  // After a pack has run.
-  virtual void read(const Program&, const Pack&) {}
+  // After a pack has run: what read() wants of its results.
+  virtual std::vector<float> results(const Program&) { return {}; }
+  // Of each pack, in order, when a lane finishes its update.
+  virtual void read(std::span<const float> /*results*/, const Pack&, size_t /*lane*/) {}
+  // Whether begin_update() asks the model: then the update before must be finished.
+  virtual bool asks_before_updates() const { return false; }
   // Of the packs since the last call.
   virtual PreferenceReport take_report() { return {}; }
 

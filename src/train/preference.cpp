@@ -296,15 +296,17 @@ void PreferenceLoss::feed(Program& program, const Pack& pack, std::span<const fl
   feed_all(program, pair_segment_, f.pair_segment);
 }
 
-void PreferenceLoss::read(const Program& program, const Pack& pack) {
-  const auto lanes = static_cast<size_t>(options_.lanes),
-             each = 2 * static_cast<size_t>(options_.pairs);
-  std::vector<float> reward(lanes * each);
+std::vector<float> PreferenceLoss::results(const Program& program) {
+  std::vector<float> reward(static_cast<size_t>(2 * options_.lanes * options_.pairs));
   program.read(reward_, reward.data(), reward.size() * sizeof(float));
-  if (lanes == 1) return add_rewards(reward, pack);
-  for (size_t k = 0; k < lanes; ++k)
-    static_cast<PreferenceLoss*>(lane(k))->add_rewards(std::span(reward).subspan(k * each, each),
-                                                       lane_targets(pack, k, limits_));
+  return reward;
+}
+
+void PreferenceLoss::read(std::span<const float> reward, const Pack& pack, size_t k) {
+  if (options_.lanes == 1) return add_rewards(reward, pack);
+  const auto each = 2 * static_cast<size_t>(options_.pairs);
+  static_cast<PreferenceLoss*>(lane(k))->add_rewards(reward.subspan(k * each, each),
+                                                     lane_targets(pack, k, limits_));
 }
 
 void PreferenceLoss::add_rewards(std::span<const float> reward, const Pack& pack) {

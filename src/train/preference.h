@@ -55,7 +55,9 @@ class PreferenceLoss final : public Loss {
   int64_t count(const Pack& pack) const override;
   void begin_update(RunStep& step, std::span<const Pack> packs) override;
   void feed(Program& program, const Pack& pack, std::span<const float> weights) override;
-  void read(const Program& program, const Pack& pack) override;
+  std::vector<float> results(const Program& program) override;
+  void read(std::span<const float> results, const Pack& pack, size_t lane) override;
+  bool asks_before_updates() const override { return is(PreferenceAttr::Kind::kKto); }
   PreferenceReport take_report() override;
   EvalReport evaluate(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) override;
 

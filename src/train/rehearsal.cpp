@@ -183,11 +183,18 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   }
   const size_t most = std::min(all.size(), kMostUpdates);
   for (size_t i = 0; i < most; ++i) updates.push_back(all[(2 * i + 1) * all.size() / (2 * most)]);
-  auto one = [&](std::span<const Pack> packs) {
+  auto begin = [&](std::span<const Pack> packs) {
     int64_t counted = 0;
     for (const Pack& pack : packs) counted += kind_ ? kind_->count(pack) : pack.used_targets;
     if (kind_) kind_->begin_update(asker(), packs);
-    step_.step(packs, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)), {&run_.hyper, 1});
+    step_.start(packs, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)), {&run_.hyper, 1});
+  };
+  // As the run will: the next one is started before this one ends.
+  const bool ahead = step_.runs_ahead() && !(kind_ && kind_->asks_before_updates());
+  size_t begun = 0;
+  auto end = [&](size_t i) {
+    while (begun < i + (ahead ? 2 : 1)) begin(updates[begun++ % updates.size()]);
+    step_.finish();
   };
   if (PrefixCache* prefix = step_.prefix())
     for (std::span<const Pack> packs : updates)
@@ -197,10 +204,11 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   std::vector<double> seconds;  // each as if it had the run's common work
   for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i) {
     if (given_up() && i > 0) break;
-    const std::span<const Pack> packs = updates[i % updates.size()];
-    const double took = timed([&] { one(packs); });
-    seconds.push_back(optimizer + std::max(0.0, took - optimizer) * update_work_ / work_of(packs));
+    const double took = timed([&] { end(i); });
+    const double work = work_of(updates[i % updates.size()]);
+    seconds.push_back(optimizer + std::max(0.0, took - optimizer) * update_work_ / work);
   }
+  step_.abandon();
   const Spread spread = spread_of(seconds, kStretchSeconds);
   times.low = spread.low;
   times.high = spread.high;

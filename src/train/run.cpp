@@ -115,39 +115,62 @@ void TrainRun::fail_not_finite(int64_t index, double loss, float norm) const {
        "; try a lower --learning-rate");
 }
 
-double TrainRun::train_one(int64_t index, double rate, float& norm) {
+void TrainRun::start_update(int64_t index) {
   const TrainOptions& o = setup_.options;
-  double start = now_seconds();
-  std::vector<int64_t> rows = order_.update(index);
-  std::vector<Pack> packs = pack_rows(*setup_.train, rows, step_.limits(), o.seed,
-                                      order_.epoch_of(index), o.packing, order_.copies(index));
-  int64_t targets = 0;
-  for (const Pack& pack : packs) targets += pack.used_targets;
-  int64_t counted = targets;
+  Started& update = under_way_.emplace_back();
+  update.index = index;
+  update.since = now_seconds();
+  const std::vector<int64_t> rows = order_.update(index);
+  update.packs = pack_rows(*setup_.train, rows, step_.limits(), o.seed, order_.epoch_of(index),
+                           o.packing, order_.copies(index));
+  for (const Pack& pack : update.packs) update.targets += pack.used_targets;
+  update.counted = update.targets;
   if (Loss* kind = step_.loss_kind()) {
-    counted = 0;
-    for (const Pack& pack : packs) counted += kind->count(pack);
-    kind->begin_update(step_, packs);
+    update.counted = 0;
+    for (const Pack& pack : update.packs) update.counted += kind->count(pack);
+    kind->begin_update(step_, update.packs);
   }
-  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
-  const Hyper hyper = optimizer_hyper(o, rate, index + 1);
-  const RunStep::Stepped done = step_.step(packs, weight, {&hyper, 1});
-  const double loss = done.loss;
-  norm = done.norm;
-  if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(index, loss, norm);
-  for (const Pack& pack : packs) {
+  const float weight = 1.0f / static_cast<float>(std::max<int64_t>(1, update.counted));
+  const Hyper hyper = optimizer_hyper(o, schedule_.rate(index), index + 1);
+  step_.start(update.packs, weight, {&hyper, 1});
+}
+
+float TrainRun::finish_update() {
+  const Started& update = under_way_.front();
+  const auto [loss, norm] = step_.finish();
+  if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(update.index, loss, norm);
+  for (const Pack& pack : update.packs) {
     result_.tokens += pack.used_tokens;
     window_tokens_ += pack.used_tokens;
+    window_flops_ += step_.pack_flops(pack);
   }
   update_loss_ = loss;
-  trained_tokens_ += targets;
-  loss_sum_ += loss * static_cast<double>(counted);
-  loss_tokens_ += counted;
-  for (const Pack& pack : packs) window_flops_ += step_.pack_flops(pack);
-  const double seconds = now_seconds() - start;
+  trained_tokens_ += update.targets;
+  loss_sum_ += loss * static_cast<double>(update.counted);
+  loss_tokens_ += update.counted;
+  // One that was started early has the device to itself from the end of the one before.
+  const double now = now_seconds(), seconds = now - std::max(update.since, finished_);
+  finished_ = now;
   window_seconds_ += seconds;
-  time_left_.update_took(index, seconds);
-  return loss;
+  time_left_.update_took(update.index, seconds);
+  under_way_.pop_front();
+  return norm;
+}
+
+bool TrainRun::eval_due(int64_t step) const {
+  const int64_t every = setup_.options.steps_per_eval;
+  return step == updates_ || (every > 0 && step % every == 0);
+}
+
+bool TrainRun::save_due(int64_t step) const {
+  const int64_t every = setup_.options.save_every;
+  return step == updates_ || (every > 0 && step % every == 0);
+}
+
+bool TrainRun::may_start_behind(int64_t step) const {
+  const Loss* kind = step_.loss_kind();
+  return step_.runs_ahead() && !eval_due(step) && !save_due(step) &&
+         !(kind && kind->asks_before_updates());
 }
 
 double TrainRun::seconds_so_far() const { return earlier_seconds_ + now_seconds() - started_; }
@@ -236,6 +259,9 @@ void TrainRun::finish(int64_t step, const TrainCallbacks& callbacks) {
 
 int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
+  // What a failure leaves under way reads packs that are going.
+  const std::unique_ptr<RunStep, void (*)(RunStep*)> ended(&step_,
+                                                           [](RunStep* s) { s->abandon(); });
   if (first_update_ == 0 && result_.evals.empty()) held_out(0, callbacks, setup_.should_give_up);
   int64_t done = first_update_;
   auto save_now = [&] {
@@ -248,18 +274,23 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
     result_.interrupted = !look(done, callbacks);
     if (!look_due_ && (done == updates_ || is_stale())) save_now();
   }
-  float norm = 0;
   while (done < updates_ && !result_.interrupted && !is_stale()) {
-    const double rate = schedule_.rate(done);
-    train_one(done, rate, norm);
+    if (under_way_.empty()) start_update(done);
+    // The next update goes behind this one where nothing comes between them; then whoever may want
+    // to stop is asked before it, since what was started is also finished.
+    const bool asked = may_start_behind(done + 1);
+    if (asked && callbacks.should_stop && callbacks.should_stop())
+      result_.interrupted = true;
+    else if (asked)
+      start_update(done + 1);
+    const float norm = finish_update();
     ++done;
     bool last = done == updates_;
-    const StepReport progress = make_report(done, rate, norm);
+    const StepReport progress = make_report(done, schedule_.rate(done - 1), norm);
     if (callbacks.on_progress) callbacks.on_progress(progress);
     const bool reported = done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1;
     if (reported) report(progress, callbacks);
-    if (last || (o.steps_per_eval > 0 && done % o.steps_per_eval == 0))
-      result_.interrupted = !look(done, callbacks);
+    if (eval_due(done)) result_.interrupted = !look(done, callbacks);
     if (is_stale()) {
       last = true;
       if (!reported) report(progress, callbacks);
@@ -268,8 +299,9 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
                                  " looks at the held-out rows without a lower loss",
                                  o.early_stop_delta > 0 ? " by --early-stop-delta" : ""));
     }
-    if (!last && callbacks.should_stop && callbacks.should_stop()) result_.interrupted = true;
-    if (last || result_.interrupted || (o.save_every > 0 && done % o.save_every == 0)) save_now();
+    if (!last && !asked && callbacks.should_stop && callbacks.should_stop())
+      result_.interrupted = true;
+    if (last || result_.interrupted || save_due(done)) save_now();
   }
   finish(done, callbacks);
   return done;

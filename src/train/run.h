@@ -3,8 +3,12 @@
 // way to stop. What it computes depends on options and data alone; a checkpoint is the index of the
 // next update plus parameters, the optimizer's states and what was seen of the held-out rows,
 // because the order of the rows, the rate and every random number follow from the index.
+//
+// On a device that runs ahead of the host the next update is packed and started while it works on
+// this one, wherever nothing between the two looks at the parameters.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -79,7 +83,15 @@ class TrainRun {
   double seconds_left(int64_t step) const;
   StepReport make_report(int64_t step, double rate, double norm) const;
   void report(StepReport r, const TrainCallbacks& callbacks);
-  double train_one(int64_t index, double rate, float& norm);
+  // Takes the update's rows, packs them and gives them to the step.
+  void start_update(int64_t index);
+  // Waits for the oldest that was started, and counts it; returns the norm of its gradients.
+  float finish_update();
+  // After update `step`, counted from 1.
+  bool eval_due(int64_t step) const;
+  bool save_due(int64_t step) const;
+  // Whether the update behind that one may be started before that one is finished.
+  bool may_start_behind(int64_t step) const;
   std::string kept_words() const;
   [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
 
@@ -102,6 +114,14 @@ class TrainRun {
   bool saved_ = false;            // the result, by this process
   bool look_due_ = false;         // at the held-out rows after the last update: it was stopped
   int64_t checkpoint_step_ = -1;  // of the last whole checkpoint; -1: none
+  struct Started {
+    int64_t index = 0;
+    std::vector<Pack> packs;
+    int64_t targets = 0, counted = 0;
+    double since = 0;  // seconds
+  };
+  std::deque<Started> under_way_;  // two at most
+  double finished_ = 0;            // when the last update was
   // Since the last report.
   double loss_sum_ = 0, window_seconds_ = 0, window_flops_ = 0, update_loss_ = 0;
   int64_t loss_tokens_ = 0, window_tokens_ = 0;

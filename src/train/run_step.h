@@ -40,7 +40,19 @@ class RunStep {
     double loss = 0;
     float norm = 0;
   };
-  virtual Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) = 0;
+  // An update may be started before the one before it is finished, and no more than that; its packs
+  // must live until it is finished itself. finish() is of the oldest, and waits for it. Parameters
+  // and states are those of the last update that was started: who wants them finishes it first.
+  virtual void start(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) = 0;
+  virtual Stepped finish() = 0;
+  // Waits for what was started and forgets it, whatever became of it.
+  virtual void abandon() noexcept = 0;
+  // Whether start() returns before the update is done.
+  virtual bool runs_ahead() const = 0;
+  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) {
+    start(packs, weight, hyper);
+    return finish();
+  }
   // log p of each target of the pack, [M]; 0 beyond used_targets.
   virtual void evaluate(const Pack& pack, std::span<float> logp) = 0;
   // The same of rows of another set (train/prefix_cache.h).

@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+#include "backend/ahead.h"
+
 namespace wick {
 
 ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
@@ -350,19 +352,45 @@ std::vector<double> TrainStep::accumulate_timed(const Pack& pack, float weight) 
   return micro_program_->run_timed();
 }
 
-std::vector<float> TrainStep::finish(const Pack& pack) {
-  micro_program_->wait();
-  if (loss_kind_) loss_kind_->read(*micro_program_, pack);
-  std::vector<float> losses(static_cast<size_t>(trainable_.lane_count()));
-  micro_program_->read(loss_, losses.data(), losses.size() * sizeof(float));
-  return losses;
+TrainStep::Update& TrainStep::begin(std::span<const Pack> packs) {
+  Update& update = started_.emplace_back();
+  update.packs = packs;
+  update.lanes.resize(static_cast<size_t>(trainable_.lane_count()));
+  return update;
+}
+
+void TrainStep::start_pack(const Pack& pack, std::span<const float> weights) {
+  TrainStep& s = fitting(pack);
+  while (s.unread_ >= AheadProgram::kRuns) collect_pack();
+  s.feed(pack, weights);
+  s.micro_program_->run();
+  ++s.unread_;
+}
+
+void TrainStep::collect_pack() {
+  const auto oldest = std::find_if(started_.begin(), started_.end(),
+                                   [](const Update& u) { return u.seen.size() < u.packs.size(); });
+  WICK_CHECK(oldest != started_.end(), "no pack is under way");
+  TrainStep& s = fitting(oldest->packs[oldest->seen.size()]);
+  --s.unread_;
+  wait_oldest(*s.micro_program_);
+  std::vector<float> losses(oldest->lanes.size());
+  s.micro_program_->read(s.loss_, losses.data(), losses.size() * sizeof(float));
+  for (size_t k = 0; k < losses.size(); ++k)
+    oldest->lanes[k].loss += static_cast<double>(losses[k]);
+  oldest->seen.push_back(loss_kind_ ? loss_kind_->results(*s.micro_program_)
+                                    : std::vector<float>());
 }
 
 double TrainStep::accumulate(const Pack& pack, float weight) {
-  TrainStep& s = fitting(pack);
-  s.feed(pack, std::vector<float>(static_cast<size_t>(trainable_.lane_count()), weight));
-  s.micro_program_->run();
-  return static_cast<double>(s.finish(pack).front());
+  WICK_CHECK(started_.empty(), "an update is under way");
+  const size_t lanes = begin({&pack, 1}).lanes.size();
+  start_pack(pack, std::vector<float>(lanes, weight));
+  collect_pack();
+  const Update done = std::move(started_.front());
+  started_.pop_front();
+  for (size_t k = 0; k < lanes; ++k) tell_loss(done, k);
+  return done.lanes[0].loss;
 }
 
 void TrainStep::start_update(std::span<const Hyper> hyper) {
@@ -378,31 +406,68 @@ std::vector<float> TrainStep::norms() const {
 }
 
 float TrainStep::update(std::span<const Hyper> hyper) {
+  WICK_CHECK(started_.empty(), "an update is under way");
   start_update(hyper);
   update_program_->wait();
   return norms()[0];
 }
 
-std::vector<RunStep::Stepped> TrainStep::step_lanes(std::span<const Pack> packs,
-                                                    std::span<const float> weights,
-                                                    std::span<const Hyper> hyper) {
-  std::vector<Stepped> result(static_cast<size_t>(trainable_.lane_count()));
-  auto collect = [&](const Pack& pack) {
-    const std::vector<float> each = fitting(pack).finish(pack);
-    for (size_t k = 0; k < result.size(); ++k) result[k].loss += static_cast<double>(each[k]);
-  };
-  for (size_t i = 0; i < packs.size(); ++i) {
-    if (i > 0) collect(packs[i - 1]);
-    TrainStep& s = fitting(packs[i]);
-    s.feed(packs[i], weights);
-    s.micro_program_->run();
+void TrainStep::start_lanes(std::span<const Pack> packs, std::span<const float> weights,
+                            std::span<const Hyper> hyper) {
+  WICK_CHECK(started_.size() < 2, started_.size(), " updates are under way");
+  Update& update = begin(packs);
+  // What a device has made that does not run ahead stays until its next run only.
+  const bool at_once = !runs_ahead();
+  for (const Pack& pack : packs) {
+    start_pack(pack, weights);
+    if (at_once) collect_pack();
   }
   start_update(hyper);
-  if (!packs.empty()) collect(packs.back());
-  update_program_->wait();
+  if (at_once) collect_update(update);
+}
+
+void TrainStep::collect_update(Update& update) {
+  wait_oldest(*update_program_);
   const std::vector<float> norm = norms();
-  for (size_t k = 0; k < result.size(); ++k) result[k].norm = norm[k];
-  return result;
+  for (size_t k = 0; k < update.lanes.size(); ++k) update.lanes[k].norm = norm[k];
+  update.done = true;
+}
+
+TrainStep::Update TrainStep::finish_lanes() {
+  WICK_CHECK(!started_.empty(), "no update is under way");
+  Update& oldest = started_.front();
+  while (oldest.seen.size() < oldest.packs.size()) collect_pack();
+  if (!oldest.done) collect_update(oldest);
+  Update done = std::move(oldest);
+  started_.pop_front();
+  return done;
+}
+
+void TrainStep::tell_loss(const Update& update, size_t lane) {
+  for (size_t i = 0; loss_kind_ && i < update.packs.size(); ++i)
+    loss_kind_->read(update.seen[i], update.packs[i], lane);
+}
+
+RunStep::Stepped TrainStep::finish() {
+  const Update done = finish_lanes();
+  tell_loss(done, 0);
+  return done.lanes.front();
+}
+
+void TrainStep::abandon() noexcept {
+  auto end = [](Program& program) {
+    try {
+      program.wait();
+    } catch (const Error&) {
+      // Whoever abandons knows of a failure already.
+    }
+  };
+  end(*micro_program_);
+  for (const auto& s : smaller_) end(*s->micro_program_);
+  end(*update_program_);
+  started_.clear();
+  unread_ = 0;
+  for (const auto& s : smaller_) s->unread_ = 0;
 }
 
 }  // namespace wick

@@ -7,6 +7,7 @@
 // compile() reads the weights and allocates.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -117,14 +118,27 @@ class TrainStep : public RunStep {
   // The same, with the seconds of each step of micro_plan() in place of the loss.
   std::vector<double> accumulate_timed(const Pack& pack, float weight);
   std::vector<float> grads() const;
-  // The same bits as one call after the other, with less waiting: the device is asked for the
-  // update while it still works on the last pack. A row of hyper for each set.
-  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
-    return step_lanes(packs, {&weight, 1}, hyper).front();
+  // The same bits as one call after the other, with less waiting: the device is given a pack while
+  // it works on the one before, and the update behind the last. A row of hyper for each set.
+  void start(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
+    start_lanes(packs, {&weight, 1}, hyper);
   }
-  // The same for each lane, over joined packs (join_packs), with a weight for each.
-  std::vector<Stepped> step_lanes(std::span<const Pack> packs, std::span<const float> weights,
-                                  std::span<const Hyper> hyper);
+  Stepped finish() override;
+  void abandon() noexcept override;
+  // The same for each lane, over joined packs (join_packs), with a weight for each. The loss hears
+  // of each lane by itself, when that lane finishes.
+  struct Update {
+    std::span<const Pack> packs;
+    std::vector<std::vector<float>> seen;  // of each pack that was waited for: Loss::results()
+    std::vector<Stepped> lanes;
+    bool done = false;
+  };
+  void start_lanes(std::span<const Pack> packs, std::span<const float> weights,
+                   std::span<const Hyper> hyper);
+  Update finish_lanes();
+  void tell_loss(const Update& update, size_t lane);
+  bool runs_ahead() const override { return backend_->runs_ahead(); }
+  using RunStep::step;
   Stepped step(std::span<const Pack> packs, float weight, const AdamwSettings& settings) {
     const Hyper row = settings.hyper();
     return step(packs, weight, {&row, 1});
@@ -149,10 +163,16 @@ class TrainStep : public RunStep {
     return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
   }
   void compile_micro(Backend& backend, ModelWeights& weights);
+  // Gives the pack to its program.
+  void start_pack(const Pack& pack, std::span<const float> weights);
   void feed(const Pack& pack, std::span<const float> weights);
-  std::vector<float> finish(const Pack& pack);
   void record_update();
   void start_update(std::span<const Hyper> hyper);
+
+  Update& begin(std::span<const Pack> packs);
+  // Waits for the oldest pack that was not waited for.
+  void collect_pack();
+  void collect_update(Update& update);
 
   ModelConfig config_;
   Trainable trainable_;
@@ -175,6 +195,8 @@ class TrainStep : public RunStep {
   BufferPtr params_, grads_, arena_;
   std::vector<BufferPtr> state_buffers_;
   std::unique_ptr<Program> micro_program_, update_program_;
+  std::deque<Update> started_;
+  size_t unread_ = 0;  // runs of micro_program_ whose results nobody has read
   std::vector<std::unique_ptr<TrainStep>> smaller_;  // of add_sizes; only their micro plan is run
 };
 

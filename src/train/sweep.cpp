@@ -107,16 +107,18 @@ class JointStep::Lane : public RunStep {
     });
     return own;
   }
-  Stepped step(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
+  void start(std::span<const Pack> packs, float weight, std::span<const Hyper> hyper) override {
     Request& r = joint_.requests_[index_];
     r = {};
-    r.kind = Request::Kind::kStep;
+    r.kind = Request::Kind::kStart;
     r.packs = packs;
     r.weight = weight;
     r.hyper = hyper[0];
     joint_.ask(index_);
-    return r.done;
   }
+  Stepped finish() override { return joint_.finish(index_); }
+  void abandon() noexcept override { joint_.abandon(index_); }
+  bool runs_ahead() const override { return joint_.step_.runs_ahead(); }
   Loss* loss_kind() const override {
     Loss* kind = joint_.step_.loss_kind();
     return kind ? kind->lane(index_) : nullptr;
@@ -230,7 +232,7 @@ void JointStep::serve() {
   for (size_t k = 0; k < lanes(); ++k) {
     const Request& r = requests_[k];
     if (!active_[k] || r.kind == Request::Kind::kNone) continue;
-    if (!first || (first->kind == Request::Kind::kStep && r.kind == Request::Kind::kScore))
+    if (!first || (first->kind == Request::Kind::kStart && r.kind == Request::Kind::kScore))
       first = &r;
   }
   if (!first) return;
@@ -241,7 +243,7 @@ void JointStep::serve() {
     if (kind == Request::Kind::kScore)
       serve_scores(set);
     else
-      serve_steps();
+      start_update();
   } catch (...) {
     failed = std::current_exception();
   }
@@ -266,25 +268,69 @@ void JointStep::serve_scores(RowSet set) {
                   std::min(targets, requests_[k].logp.size()), requests_[k].logp.begin());
 }
 
-void JointStep::serve_steps() {
+void JointStep::start_update() {
   std::vector<float> weights(lanes(), 0.0f);
   std::vector<Hyper> hyper(lanes(), kAtRest);
+  Joined joined;
   size_t most = 0;
   for (size_t k = 0; k < lanes(); ++k) {
-    if (!active_[k] || requests_[k].kind != Request::Kind::kStep) continue;
+    if (!active_[k] || requests_[k].kind != Request::Kind::kStart) continue;
     weights[k] = requests_[k].weight;
     hyper[k] = requests_[k].hyper;
     most = std::max(most, requests_[k].packs.size());
+    joined.waiting.insert(k);
   }
-  std::vector<Pack> joined;
   for (size_t i = 0; i < most; ++i) {
     std::vector<const Pack*> packs(lanes(), nullptr);
     for (size_t k = 0; k < lanes(); ++k)
-      if (active_[k] && i < requests_[k].packs.size()) packs[k] = &requests_[k].packs[i];
-    joined.push_back(join_packs(packs, step_.limits()));
+      if (joined.waiting.count(k) > 0 && i < requests_[k].packs.size())
+        packs[k] = &requests_[k].packs[i];
+    joined.packs.push_back(join_packs(packs, step_.limits()));
   }
-  const std::vector<RunStep::Stepped> done = step_.step_lanes(joined, weights, hyper);
-  for (size_t k = 0; k < lanes(); ++k) requests_[k].done = done[k];
+  started_.push_back(std::move(joined));
+  try {
+    step_.start_lanes(started_.back().packs, weights, hyper);
+  } catch (...) {
+    started_.pop_back();
+    throw;
+  }
+}
+
+RunStep::Stepped JointStep::finish(size_t lane) {
+  auto own = started_.begin();
+  while (own != started_.end() && own->waiting.count(lane) == 0) ++own;
+  WICK_CHECK(own != started_.end(), "no update is under way");
+  // In order: those before are finished by it, too.
+  for (auto each = started_.begin(); each <= own; ++each) {
+    if (each->finished) continue;
+    each->finished = true;
+    try {
+      each->update = step_.finish_lanes();
+    } catch (...) {
+      each->failed = std::current_exception();
+    }
+  }
+  own->waiting.erase(lane);
+  const std::exception_ptr failed = own->failed;
+  RunStep::Stepped done;
+  if (!failed) {
+    step_.tell_loss(own->update, lane);
+    done = own->update.lanes[lane];
+  }
+  while (!started_.empty() && started_.front().waiting.empty()) started_.pop_front();
+  if (failed) std::rethrow_exception(failed);
+  return done;
+}
+
+void JointStep::abandon(size_t lane) noexcept {
+  auto waits = [&](const Joined& j) { return j.waiting.count(lane) > 0; };
+  while (std::any_of(started_.begin(), started_.end(), waits)) {
+    try {
+      finish(lane);
+    } catch (const Error&) {
+      // Whoever abandons knows of a failure already.
+    }
+  }
 }
 
 }  // namespace wick

@@ -6,14 +6,18 @@
 //
 // The lanes' runs are written as if each were alone, so each has a thread; but they take turns. A
 // lane runs until it asks for an update or for held-out losses; when every lane has asked, the
-// joined program runs once for all. Nothing ever runs at the same time as something else.
+// joined program is started once for all. Nothing on the host ever runs at the same time as
+// something else; the device may work on an update meanwhile, which the first lane that wants its
+// part finishes for all.
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "train/step.h"
@@ -41,24 +45,35 @@ class JointStep {
   class Lane;
   // What a lane waits for.
   struct Request {
-    enum class Kind { kNone, kStep, kScore } kind = Kind::kNone;
+    enum class Kind { kNone, kStart, kScore } kind = Kind::kNone;
     std::span<const Pack> packs;
     float weight = 0;
     Hyper hyper = {};
     std::span<float> logp;
     RowSet set = RowSet::kHeldOut;
-    RunStep::Stepped done;
+    std::exception_ptr failed;
+  };
+  // An update that was started, until every lane of it has finished it.
+  struct Joined {
+    std::vector<Pack> packs;
+    std::set<size_t> waiting;  // lanes that have not finished it
+    bool finished = false;     // by one of them
+    TrainStep::Update update;
     std::exception_ptr failed;
   };
   void ask(size_t lane);
   void serve();
   void serve_scores(RowSet set);
-  void serve_steps();
+  void start_update();
+  // The lane's oldest, and those before it, which it ends for the other lanes.
+  RunStep::Stepped finish(size_t lane);
+  void abandon(size_t lane) noexcept;
 
   TrainStep& step_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Request> requests_;
   std::vector<char> active_;
+  std::deque<Joined> started_;
   std::mutex mutex_;
   std::condition_variable turn_changed_;
   ptrdiff_t turn_ = -1;  // the lane that runs; -1: the caller of run()

@@ -151,8 +151,9 @@ TEST_P(Kinds, LanesOfOneStep) {
   const std::vector<float> losses = c_.floats("losses"), norms = c_.floats("grad_norms");
   for (size_t i = 0; i < losses.size(); ++i) {
     const Hyper hyper = adamw_settings(c_, static_cast<int64_t>(i) + 1).hyper();
-    for (const RunStep::Stepped& lane :
-         step.step_lanes({&joined, 1}, std::vector(2, share(c_)), std::vector(2, hyper))) {
+    step.start_lanes({&joined, 1}, std::vector(2, share(c_)), std::vector(2, hyper));
+    const TrainStep::Update done = step.finish_lanes();
+    for (const RunStep::Stepped& lane : done.lanes) {
       EXPECT_NEAR(lane.loss, losses[i], kLosses) << "step " << i;
       EXPECT_NEAR(lane.norm, norms[i], kNorm * norms[i]) << "step " << i;
     }

@@ -35,13 +35,19 @@ def warm(run):
 
 
 def timed_steps(step, read, count):
-    """Milliseconds of each step, the loss read after every one; the clock never stands still."""
+    """Milliseconds from the end of one step to that of the next. Every loss is read, when the step
+    behind it has been started, as wick's runs do it; the clock never stands still."""
+    last = step()
+    following = step()
+    read([last])
     ms, before = [], time.perf_counter()
     for _ in range(count):
-        read([step()])
+        last, following = following, step()
+        read([last])
         now = time.perf_counter()
         ms.append(1e3 * (now - before))
         before = now
+    read([following])
     return ms
 
 
@@ -57,6 +63,7 @@ def timed_apart(step, read, count):
 
 
 def train_block(words, step, read):
+    """step() starts one and gives its loss; read(losses) waits for those steps and no later one."""
     warm(lambda: read([step()]))
     count = words["steps"]
     return {"ms": timed_steps(step, read, count),

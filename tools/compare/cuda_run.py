@@ -25,6 +25,7 @@ import cuda_model
 from cuda_process import Peer, PeerError, Watch, describe_card
 from process import describe_machine, run_process, slug
 from run import git, now, say, with_tables, write_json
+from table_cuda import LOSSES_READ
 
 FORMAT = 2
 # Largest relative difference of a loss: before anything was learnt, and over ten steps.
@@ -427,7 +428,7 @@ def main():
     changed = bool(git("status", "--porcelain", "--untracked-files=no"))
     identity = {"commit": options.commit or git("rev-parse", "--short=12", "HEAD"),
                 "changed": changed and not options.commit, "card": card, "quick": s.quick,
-                "rounds": s.rounds, "versions": versions(s)}
+                "rounds": s.rounds, "versions": versions(s), "losses_read": LOSSES_READ}
     save = lambda: write_json(out, results)
     reasons, stopped = {}, False
     for group in case_list.all_groups():

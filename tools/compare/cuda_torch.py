@@ -185,19 +185,34 @@ class Train:
     def step(self):
         rows = self.bench[self.next % len(self.bench)]
         self.next += 1
-        return self.one(rows)
+        return self.sent(self.one(rows))
+
+    def sent(self, loss):
+        """The loss on its way to the host, so that reading it waits for no later step."""
+        if not self.cuda:
+            return loss, None
+        host = torch.empty((), dtype=loss.dtype, pin_memory=True)
+        host.copy_(loss, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        return host, arrived
+
+    def read(self, losses):
+        for _, arrived in losses:
+            if arrived is not None:
+                arrived.synchronize()
+        return [loss.item() for loss, _ in losses]
 
     def block(self, words):
         # What a graph uses between its results is counted while it is recorded, never in a replay.
         if self.cuda and self.job["mode"] in ("eager", "compile"):
             torch.cuda.reset_peak_memory_stats()
-        read = lambda losses: torch.stack(losses).tolist()
         stream = self.stream or (torch.cuda.current_stream() if self.cuda else None)
         if stream is None:
-            found = cuda_peer.train_block(words, self.step, read)
+            found = cuda_peer.train_block(words, self.step, self.read)
         else:
             with torch.cuda.stream(stream):
-                found = cuda_peer.train_block(words, self.step, read)
+                found = cuda_peer.train_block(words, self.step, self.read)
         return {**found, **memory(self.job)}
 
 

@@ -4,15 +4,18 @@
 from table_text import median, number, quantile, size, table
 
 FORMAT = 2
+LOSSES_READ = "behind the next start"  # of groups that were measured so
 
 INTRO = """How it is measured on a GPU:
 
 - All engines read the same weights file (random, of the shape that is named; Qwen2.5-0.5B's unless
   said), the same adapter with B ≠ 0, and the same token ids; every position is supervised, the loss
   is the exact cross-entropy, AdamW and clipping at norm 1.
-- Training is timed in whole steps by the wall clock, with a fresh batch copied to the card in each
-  and the loss read after each; beside it, for peers, the time with losses read every tenth step
-  only. Each turn is {steps} steps or more after a warm-up.
+- Training is timed in whole steps by the wall clock, from the end of one to the end of the next,
+  with a fresh batch copied to the card in each. Every loss is read, of all engines when the next
+  step has been started, as wick trains (where a table says so: directly after its step); beside it,
+  for peers, the time with losses read every tenth step only. Each turn is {steps} steps or more
+  after a warm-up.
 - The first token is the time from the prompt's ids on the host to the likeliest token on the host.
 - PyTorch runs transformers' model with PEFT's layers, SDPA and the fused AdamW, eager, compiled,
   and compiled with CUDA graphs; f32 products may use TF32. MLX runs mlx-lm's compiled step.
@@ -160,6 +163,8 @@ def notes(group):
     if apart:
         text += ("\nLargest relative difference of ten losses to PyTorch in f32: "
                  f"{'; '.join(apart)}.\n")
+    if group["kind"] == "train" and group.get("losses_read") != LOSSES_READ:
+        text += "\nLosses were read directly after each step, wick's as the peers'.\n"
     for case in group["cases"]:
         for key, shown in (("graph_breaks", "graph breaks"),
                            ("cudagraph_skips", "graphs that could not be CUDA graphs")):

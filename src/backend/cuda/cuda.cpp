@@ -57,7 +57,8 @@ class CudaBackend final : public Backend {
       fail(ErrorCode::kInvalidArgument, "--cuda-arch ", options.cuda_arch,
            " does not run on this GPU (it takes sm_80", hopper ? ", sm_90)" : ")");
     }
-    succeed(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "make a stream");
+    for (cudaStream_t* stream : {&queue_.stream, &copies_})
+      succeed(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "make a stream");
     queue_.sms = properties_.multiProcessorCount;
     queue_.skinny = &skinny_;
     blas_ = Blas::open(tuning_file(), blas_problem_);
@@ -71,7 +72,10 @@ class CudaBackend final : public Backend {
       candidates_.insert(candidates_.end(), some.begin(), some.end());
     }
   }
-  ~CudaBackend() override { cudaStreamDestroy(queue_.stream); }
+  ~CudaBackend() override {
+    cudaStreamDestroy(copies_);
+    cudaStreamDestroy(queue_.stream);
+  }
 
   DeviceInfo info() const override {
     DeviceInfo info;
@@ -146,7 +150,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
                                    BufferPtr arena) override {
     return std::make_unique<CudaProgram>(plan, select(plan), candidates_, bindings, element_sizes(),
-                                         queue_, std::move(arena));
+                                         queue_, copies_, std::move(arena));
   }
 
  private:
@@ -206,6 +210,7 @@ class CudaBackend final : public Backend {
 
   cudaDeviceProp properties_{};
   Queue queue_;
+  cudaStream_t copies_ = nullptr;  // of feeds
   SkinnyList skinny_;
   std::unique_ptr<Blas> blas_;
   std::string blas_problem_;
