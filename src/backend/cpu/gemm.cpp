@@ -274,10 +274,9 @@ void skinny(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, co
 TileFn tile_fn(int64_t mr, int64_t nr) { return tile_of<kMaxRows>(mr, nr / kLanes); }
 
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
-                     const MatC& c, Finish finish) {
+                     const MatC& c, Finish finish, const Wanted& wanted) {
   const int64_t mr = panel_rows(m);
   Tile t;
-  t.depth = depth;
   t.ldc = c.ld;
   t.rows = mr;
   t.alpha = c.alpha;
@@ -286,11 +285,16 @@ void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const
   for (int64_t j = 0; j < n; j += kMaxCols) {
     const int64_t nr = panel_cols(j, n);
     const TileFn fn = tile_fn(mr, nr);
-    t.b = b.data + (b.ld != 0 ? j : j * depth);
+    const float* columns = b.data + (b.ld != 0 ? j : j * depth);
     t.b_step = b.ld != 0 ? b.ld : nr;
     t.cols = nr;
-    for (int64_t r = 0; r < m; r += mr) {
-      t.a = a.data + (a.ld != 0 ? r : r * depth);
+    const Range rows = wanted.rows != nullptr ? wanted.rows[j / kMaxCols] : Range{0, m};
+    for (int64_t r = rows.from / mr * mr; r < rows.to; r += mr) {
+      const Range steps = wanted.steps != nullptr ? wanted.steps[r / mr] : Range{0, depth};
+      if (steps.from >= steps.to && finish == Finish::kContinue) continue;
+      t.depth = steps.to - steps.from;
+      t.a = a.data + (a.ld != 0 ? r : r * depth) + steps.from * t.a_step;
+      t.b = columns + steps.from * t.b_step;
       t.c = static_cast<float*>(c.data) + r * c.ld + j;
       fn(t);
     }
