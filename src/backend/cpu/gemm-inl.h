@@ -61,6 +61,9 @@ struct MatC {
   bool accumulate = false;
   DType dtype = DType::kF32;  // or bf16, but not for multiply_panels
   Operand bias = {};          // absent, or one row of N elements
+  // Where C's columns are gates and then as many others: silu(gate) * other, [M, N / 2] in f32, is
+  // stored here and C nowhere. Requires: makes_gate().
+  Operand gated = {};
 };
 
 // Rows [m, m + rows) and steps [k, k + depth) of A as one panel of height `mr` >= rows.
@@ -113,6 +116,9 @@ struct Wanted {
 };
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
                      const MatC& c, Finish finish, const Wanted& wanted = {});
+
+// Whether a product of so many columns and steps can make gated_act of them, both in f32.
+bool makes_gate(int64_t n, int64_t k);
 
 size_t gemm_scratch(int64_t m, int64_t n, int64_t k, DType c = DType::kF32);
 void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,

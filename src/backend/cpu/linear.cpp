@@ -5,6 +5,7 @@
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/stretches.h"
+#include "backend/cpu/tile_gates.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear.cpp"
@@ -27,6 +28,7 @@ void linear_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &w = args.in[1], &y = args.out[0];
   MatC c{y.data, y.ld, attr<LinearAttr>(*args.step).scale, args.accumulates(0), y.dtype};
   if (args.in.size() > 2 && args.in[2]) c.bias = args.in[2];
+  if (args.next != nullptr) c.gated = args.next->out[0];
   gemm(*args.pool, x.rows, w.rows, x.cols, {x.data, x.ld, false, x.dtype}, weight(w, true), c,
        args.scratch);
 }
@@ -226,6 +228,11 @@ void bias_bwd(const StepArgs& args) {
 
 }  // namespace
 
+bool linear_takes_gate(KernelFn fn, const StepArgs& args) {
+  return fn == linear_fwd && is_f32(args.in[0]) && is_f32(args.out[0]) &&
+         makes_gate(args.in[1].rows, args.in[0].cols);
+}
+
 Candidates linear_table() {
   static constexpr Candidate kTable[] = {
       {Op::kLinear, Dir::kForward, "linear_fwd_few_rows", linear_fwd_few, accepts_few,
@@ -245,5 +252,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace wick::cpu {
 WICK_CPU_BY_RUNG(linear_candidates, linear_table)
+
+// Not measured where vectors are wider.
+bool rows_take_gate(KernelFn linear, const StepArgs& args) {
+  using Fn = bool (*)(KernelFn, const StepArgs&);
+  for (Fn takes : {Fn{HWY_CHOOSE_AVX2(linear_takes_gate)}})  // null on other architectures
+    if (takes != nullptr && takes(linear, args)) return true;
+  return false;
+}
 }  // namespace wick::cpu
 #endif
