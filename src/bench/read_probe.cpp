@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/read_probe.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
 
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/speed.h"
 
 namespace wick {
 
@@ -38,19 +40,32 @@ ReadProbe::ReadProbe(const BenchContext& c, const Plan& plan) : pool_(c.machine.
   }
 }
 
-double ReadProbe::gb_per_second() {
+double ReadProbe::read(Loop loop) {
   const size_t threads = static_cast<size_t>(pool_.threads());
   const auto start = std::chrono::steady_clock::now();
   pool_.parallel(pool_.threads(), [&](int64_t thread) {
     for (const BufferPtr& buffer : buffers_) {
       const size_t share = buffer->bytes() / threads / 64 * 64;
-      cpu::read_loop(buffer->address() + static_cast<size_t>(thread) * share, share);
+      loop(buffer->address() + static_cast<size_t>(thread) * share, share);
     }
   });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::this_thread::sleep_for(kRest);
   return static_cast<double>(bytes_) / seconds * 1e-9;
+}
+
+double ReadProbe::gb_per_second() {
+  if (loop_ == nullptr) {
+    double one = 0, four = 0;
+    for (int round = 0; round < 3; ++round) {
+      one = std::max(one, read(cpu::read_loop));
+      four = std::max(four, read(cpu::read_four_loop));
+    }
+    loop_ = one > four ? cpu::read_loop : cpu::read_four_loop;
+  }
+  const double speed = read(loop_);
+  std::this_thread::sleep_for(kRest);
+  return speed;
 }
 
 }  // namespace wick

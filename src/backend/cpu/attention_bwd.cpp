@@ -6,6 +6,8 @@
 // Every sum continues in the inner kernel from where the block before left it: dq over keys in
 // order, dk and dv over heads, then rows. What lies outside a row's range adds exact zeros. So
 // neither where blocks begin nor who makes what leaves a trace in the bits.
+#include <optional>
+
 #include "backend/accepts.h"
 #include "backend/cpu/attention_parts.h"
 #include "backend/cpu/rungs.h"
@@ -46,7 +48,8 @@ struct Inputs {
 };
 
 struct Work {
-  float *q, *dy, *packed_q, *packed_dy, *packed_k, *packed_v, *p, *ds, *packed, *sum0, *sum1;
+  float *q, *dy, *packed_q, *packed_dy, *packed_k, *packed_v, *p, *ds, *sum0, *sum1;
+  float* columns[3];  // rows of k, q and dy, for the products that sum over them
   float *lse, *delta;
   float *part_k, *part_v, *part_dk, *part_dv;  // of all blocks of a part, in one pass
   int32_t *low, *high;
@@ -69,7 +72,7 @@ struct Work {
     packed_v = take(width * e);
     p = take(width * width);
     ds = take(width * width);
-    packed = take(most * sums_ld);
+    for (float*& to : columns) to = take(most * sums_ld);
     sum0 = take(width * sums_ld);
     sum1 = take(width * sums_ld);
     lse = take(width);
@@ -86,21 +89,24 @@ struct Work {
 };
 
 // p = exp(score - lse) and ds = scale * p * (dp - delta), both 0 outside, of kLanes scores.
+template <bool Masked>
 HWY_INLINE void probabilities(float* p, float* ds, VF lse, VF delta, VF scale,
                               hn::Mask<DF> outside) {
-  const VF pv = hn::IfThenZeroElse(outside, exp_small(hn::Sub(load(p), lse)));
-  const VF dv = hn::Mul(hn::Mul(pv, scale), hn::Sub(load(ds), delta));
+  VF pv = exp_small(hn::Sub(load(p), lse));
+  if constexpr (Masked) pv = hn::IfThenZeroElse(outside, pv);
+  VF dv = hn::Mul(hn::Mul(pv, scale), hn::Sub(load(ds), delta));
+  if constexpr (Masked) dv = hn::IfThenZeroElse(outside, dv);
   store(pv, p);
-  store(hn::IfThenZeroElse(outside, dv), ds);
+  store(dv, ds);
 }
 
-// Rows of B as they lie, or packed where they are not whole vectors of f32.
-Panels columns(const Inputs& in, const Work& w, const void* from, const Operand& of,
-               int64_t depth) {
-  if (in.e % kLanes == 0 && of.dtype == DType::kF32)
+// `depth` rows of B: packed, or as they lie where they are whole vectors of f32. Rows often lie a
+// power of two apart, where a first cache of eight ways holds few of them.
+Panels columns(const Inputs& in, const void* from, const Operand& of, int64_t depth, float* to) {
+  if (kLanes > 8 && in.e % kLanes == 0 && of.dtype == DType::kF32)
     return {static_cast<const float*>(from), of.ld};
-  pack_cols({from, of.ld, false, of.dtype}, in.e, depth, w.packed);
-  return {w.packed};
+  pack_cols({from, of.ld, false, of.dtype}, in.e, depth, to);
+  return {to};
 }
 
 // dq of positions [t0, t1) of the heads that share kv head `kv`. Scores lie as [keys][rows].
@@ -141,11 +147,12 @@ void query_block(const Inputs& in, const Work& w, int64_t kv, int64_t t0, int64_
       const auto lo = hn::LoadU(di, w.low + r), hi = hn::LoadU(di, w.high + r);
       for (int64_t j = 0; j < keys; ++j) {
         const auto at = hn::Set(di, static_cast<int32_t>(j));
-        probabilities(w.p + j * w.width + r, w.ds + j * w.width + r, lse, delta, set(in.scale),
-                      hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
+        probabilities<true>(w.p + j * w.width + r, w.ds + j * w.width + r, lse, delta,
+                            set(in.scale),
+                            hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
       }
     }
-    multiply_panels(rows, e, keys, {w.ds, w.width}, columns(in, w, k, in.k, keys),
+    multiply_panels(rows, e, keys, {w.ds, w.width}, columns(in, k, in.k, keys, w.columns[0]),
                     {w.sum0, w.sums_ld}, Finish::kContinue);
   }
   for (int64_t r = 0; r < rows; ++r)
@@ -160,19 +167,27 @@ void put_keys(const Inputs& in, const Work& w, const float* from, const Operand&
 }
 
 // Scores and dy·v of rows from t0 of a head and of keys from j0, as [rows][keys] `ld` apart, into p
-// and ds.
+// and ds. Unless Masked, every row sees every key.
+template <bool Masked>
 void soften(const Inputs& in, const Work& w, int64_t head, int64_t t0, int64_t rows, int64_t j0,
             int64_t keys, int64_t ld) {
   const hn::RebindToSigned<DF> di;
+  const VF scale = set(in.scale);
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t t = t0 + r;
+    const int64_t t = t0 + r, low = in.first(t) - j0, high = t + 1 - j0;
     const VF lse = set(in.lse_of(t, head)), delta = set(in.deltas[t * in.heads + head]);
-    const auto lo = hn::Set(di, static_cast<int32_t>(in.first(t) - j0));
-    const auto hi = hn::Set(di, static_cast<int32_t>(t + 1 - j0));
-    for (int64_t j = 0; j < keys; j += kLanes) {
+    const auto lo = hn::Set(di, static_cast<int32_t>(low));
+    const auto hi = hn::Set(di, static_cast<int32_t>(high));
+    float *p = w.p + r * ld, *ds = w.ds + r * ld;
+    for (int64_t j = 0; j < keys; j += kLanes, p += kLanes, ds += kLanes) {
+      if (Masked && (j >= high || j + kLanes <= low)) {
+        store(hn::Zero(df), p);
+        store(hn::Zero(df), ds);
+        continue;
+      }
       const auto at = hn::Iota(di, static_cast<int32_t>(j));
-      probabilities(w.p + r * ld + j, w.ds + r * ld + j, lse, delta, set(in.scale),
-                    hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
+      probabilities<Masked>(p, ds, lse, delta, scale,
+                            hn::RebindMask(df, hn::Or(hn::Lt(at, lo), hn::Not(hn::Lt(at, hi)))));
     }
   }
 }
@@ -197,17 +212,42 @@ void key_block(const Inputs& in, const Work& w, int64_t kv, int64_t j0, int64_t 
       multiply_panels(rows, keys, e, {w.packed_q}, {w.packed_k}, {w.p, w.width, in.scale},
                       Finish::kWrite);
       multiply_panels(rows, keys, e, {w.packed_dy}, {w.packed_v}, {w.ds, w.width}, Finish::kWrite);
-      soften(in, w, head, t0, rows, j0, keys, w.width);
+      soften<true>(in, w, head, t0, rows, j0, keys, w.width);
       if (dv)
-        multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, w, dy, in.dy, rows),
+        multiply_panels(keys, e, rows, {w.p, w.width}, columns(in, dy, in.dy, rows, w.columns[2]),
                         {w.sum1, w.sums_ld}, Finish::kContinue);
       if (dk)
-        multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, w, q, in.q, rows),
+        multiply_panels(keys, e, rows, {w.ds, w.width}, columns(in, q, in.q, rows, w.columns[1]),
                         {w.sum0, w.sums_ld}, Finish::kContinue);
     }
   put_keys(in, w, w.sum0, dk, kv, j0, keys);
   put_keys(in, w, w.sum1, dv, kv, j0, keys);
 }
+
+// Of a block of rows from t0 and keys from j0 that do not all see each other: which do.
+struct Edge {
+  static constexpr int64_t kPanels = kBlock + 1;
+  Range rows_of_columns[kPanels], rows_of_keys[kPanels], keys_of_rows[kPanels];
+
+  Edge(const Inputs& in, int64_t t0, int64_t rows, int64_t j0, int64_t keys) {
+    // Neither the first nor the last key that a row sees falls from one row to the next.
+    auto rows_of = [&](int64_t width, Range* to) {
+      for (int64_t j = 0; j < keys; j += width, ++to) {
+        *to = {std::max<int64_t>(0, j0 + j - t0), rows};
+        while (to->to > to->from && in.first(t0 + to->to - 1) >= j0 + j + width) --to->to;
+      }
+    };
+    rows_of(kMaxCols, rows_of_columns);
+    rows_of(panel_rows(keys), rows_of_keys);
+    const int64_t height = panel_rows(rows);
+    Range* to = keys_of_rows;
+    for (int64_t r = 0; r < rows; r += height, ++to) {
+      const int64_t last = t0 + std::min(rows, r + height);
+      *to = {std::clamp<int64_t>(in.first(t0 + r) - j0, 0, keys),
+             std::clamp<int64_t>(last - j0, 0, keys)};
+    }
+  }
+};
 
 // dq, dk and dv of rows and keys [start, stop) of one kv head.
 void whole_part(const Inputs& in, const Work& w, int64_t kv, int64_t start, int64_t stop,
@@ -229,25 +269,34 @@ void whole_part(const Inputs& in, const Work& w, int64_t kv, int64_t start, int6
       const void *q = in.head_at(in.q, t0, head), *dy = in.head_at(in.dy, t0, head);
       pack_rows({q, in.q.ld, false, in.q.dtype}, rows, e, w.packed_q);
       pack_rows({dy, in.dy.ld, false, in.dy.dtype}, rows, e, w.packed_dy);
+      const Panels q_columns = columns(in, q, in.q, rows, w.columns[1]);
+      const Panels dy_columns = columns(in, dy, in.dy, rows, w.columns[2]);
       std::fill_n(w.sum0, packed_rows(rows) * w.sums_ld, 0.0f);
       const int64_t last = (t0 - start) / kBlock;
       for (int64_t b = std::max<int64_t>(0, in.first(t0) - start) / kBlock; b <= last; ++b) {
         const int64_t j0 = start + b * kBlock, keys = keys_of(b), sums = b * kBlockSums * w.sums_ld;
+        const bool at_edge = b == last || in.first(t0 + rows - 1) > j0;
+        std::optional<Edge> edge;
+        if (at_edge) edge.emplace(in, t0, rows, j0, keys);
+        const Wanted scores{at_edge ? edge->rows_of_columns : nullptr, nullptr};
+        const Wanted by_key{nullptr, at_edge ? edge->rows_of_keys : nullptr};
+        const Wanted by_row{nullptr, at_edge ? edge->keys_of_rows : nullptr};
         multiply_panels(rows, keys, e, {w.packed_q}, {w.part_k + b * kBlock * e},
-                        {w.p, kBlockLd, in.scale}, Finish::kWrite);
+                        {w.p, kBlockLd, in.scale}, Finish::kWrite, scores);
         multiply_panels(rows, keys, e, {w.packed_dy}, {w.part_v + b * kBlock * e}, {w.ds, kBlockLd},
-                        Finish::kWrite);
-        soften(in, w, head, t0, rows, j0, keys, kBlockLd);
+                        Finish::kWrite, scores);
+        (at_edge ? soften<true> : soften<false>)(in, w, head, t0, rows, j0, keys, kBlockLd);
         if (dv)
-          multiply_panels(keys, e, rows, {w.p, kBlockLd}, columns(in, w, dy, in.dy, rows),
-                          {w.part_dv + sums, w.sums_ld}, Finish::kContinue);
+          multiply_panels(keys, e, rows, {w.p, kBlockLd}, dy_columns, {w.part_dv + sums, w.sums_ld},
+                          Finish::kContinue, by_key);
         if (dk)
-          multiply_panels(keys, e, rows, {w.ds, kBlockLd}, columns(in, w, q, in.q, rows),
-                          {w.part_dk + sums, w.sums_ld}, Finish::kContinue);
+          multiply_panels(keys, e, rows, {w.ds, kBlockLd}, q_columns, {w.part_dk + sums, w.sums_ld},
+                          Finish::kContinue, by_key);
         if (!dq) continue;
         pack_rows({w.ds, kBlockLd}, rows, keys, w.p);
-        multiply_panels(rows, e, keys, {w.p}, columns(in, w, in.head_at(in.k, j0, kv), in.k, keys),
-                        {w.sum0, w.sums_ld}, Finish::kContinue);
+        multiply_panels(rows, e, keys, {w.p},
+                        columns(in, in.head_at(in.k, j0, kv), in.k, keys, w.columns[0]),
+                        {w.sum0, w.sums_ld}, Finish::kContinue, by_row);
       }
       for (int64_t r = 0; dq && r < rows; ++r)
         narrow(w.sum0 + r * w.sums_ld, e, in.head_at(dq, t0 + r, head), dq.dtype);

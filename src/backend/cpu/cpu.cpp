@@ -12,6 +12,7 @@
 #include "backend/cpu/quant_fixed.h"
 #include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/speed.h"
 #include "backend/cpu/tile_gates.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
@@ -178,7 +179,8 @@ class CpuBackend final : public Backend {
     return best;
   }
 
-  // Each thread reads a stretch of its own, more than caches hold; the best of a few rounds.
+  // Each thread reads a stretch of its own, more than caches hold, in one stream or in four: which
+  // is faster depends on the processor. The best of a few rounds.
   double measure_reads() const {
     using Clock = std::chrono::steady_clock;
     constexpr size_t kBytes = size_t{512} << 20;
@@ -192,7 +194,8 @@ class CpuBackend final : public Backend {
     for (int round = 0; round < 8; ++round) {
       auto t0 = Clock::now();
       pool.parallel(pool.threads(), [&](int64_t i) {
-        cpu::read_loop(buffer.data() + static_cast<size_t>(i) * share, share);
+        (round % 2 == 0 ? cpu::read_loop : cpu::read_four_loop)(
+            buffer.data() + static_cast<size_t>(i) * share, share);
       });
       double seconds = std::chrono::duration<double>(Clock::now() - t0).count();
       best = std::max(best, static_cast<double>(share) * pool.threads() / seconds * 1e-9);

@@ -8,42 +8,11 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise.cpp"
 #include <hwy/foreach_target.h>
 // foreach_target must come first.
-#include "backend/cpu/simd-inl.h"
+#include "backend/cpu/act-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {
 namespace {
-
-// act(x) = x * s(x) with s = sigmoid(x), or sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x³), which
-// is gelu's tanh form; `slope` is act'(x).
-template <Act A, typename T>
-HWY_INLINE VF act(VF x, VF* slope) {
-  const VF one = set(1.0f);
-  // s(z) and 1 - s(z), which e s gives without cancelling: gelu's slope multiplies it by x³.
-  VF rest;
-  auto sigmoid = [&rest](VF z) HWY_ATTR {
-    VF e, s;
-    if constexpr (std::is_same_v<T, float>)
-      s = sigmoid_v(z, &e);
-    else
-      s = sigmoid_for_bf16(z, &e);
-    rest = hn::IfThenElse(hn::Gt(e, set(1.0f)), hn::Sub(set(1.0f), s), hn::Mul(e, s));
-    return s;
-  };
-  VF s, ds;
-  if constexpr (A == Act::kSilu) {
-    s = sigmoid(x);
-    ds = hn::Mul(s, rest);
-  } else {
-    const VF twice_c = set(1.5957691216f);
-    VF x2 = hn::Mul(x, x);
-    s = sigmoid(hn::Mul(hn::Mul(twice_c, x), hn::MulAdd(x2, set(0.044715f), one)));
-    VF du = hn::Mul(twice_c, hn::MulAdd(x2, set(3 * 0.044715f), one));
-    ds = hn::Mul(hn::Mul(s, rest), du);
-  }
-  if (slope != nullptr) *slope = hn::MulAdd(x, ds, s);
-  return hn::Mul(x, s);
-}
 
 template <Act A, typename T>
 void gated_rows(const Operand& x, const Operand& y, int64_t t0, int64_t t1) {

@@ -61,6 +61,9 @@ struct MatC {
   bool accumulate = false;
   DType dtype = DType::kF32;  // or bf16, but not for multiply_panels
   Operand bias = {};          // absent, or one row of N elements
+  // Where C's columns are gates and then as many others: silu(gate) * other, [M, N / 2] in f32, is
+  // stored here and C nowhere. Requires: makes_gate().
+  Operand gated = {};
 };
 
 // Rows [m, m + rows) and steps [k, k + depth) of A as one panel of height `mr` >= rows.
@@ -103,8 +106,19 @@ HWY_INLINE int64_t packed_rows(int64_t m) { return round_up(m, panel_rows(m)); }
 HWY_INLINE int64_t packed_cols(int64_t n) { return round_up(n, kLanes); }
 void pack_rows(const MatA& a, int64_t m, int64_t depth, float* to);  // packed_rows(m) * depth
 void pack_cols(const MatB& b, int64_t n, int64_t depth, float* to);  // packed_cols(n) * depth
+// What of a product is wanted, where the rest would add zeros or is not looked at.
+struct Range {
+  int64_t from, to;
+};
+struct Wanted {
+  const Range* rows = nullptr;   // by panel of kMaxCols columns: of the rows; whole tiles are made
+  const Range* steps = nullptr;  // by panel of rows: of the sum
+};
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
-                     const MatC& c, Finish finish);
+                     const MatC& c, Finish finish, const Wanted& wanted = {});
+
+// Whether a product of so many columns and steps can make gated_act of them, both in f32.
+bool makes_gate(int64_t n, int64_t k);
 
 size_t gemm_scratch(int64_t m, int64_t n, int64_t k, DType c = DType::kF32);
 void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,

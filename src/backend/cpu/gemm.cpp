@@ -10,6 +10,7 @@
 // foreach_target must come first.
 #include <hwy/cache_control.h>
 
+#include "backend/cpu/act-inl.h"
 #include "backend/cpu/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,11 +28,12 @@ constexpr int64_t kTasks = kLargeCache ? 16 : 8;
 // Elements brought near with each step of K: a line, or just what the next tile reads of A.
 template <int Rows>
 constexpr int64_t kAheadStep = kLargeCache ? 16 : Rows;
-constexpr int64_t kStepsAhead = 16;         // of K that a panel is brought near before its use
-constexpr int64_t kPackDepth = 1536;        // of K packed at a time
-constexpr int64_t kPackRows = 2048;         // of M packed at a time
-constexpr int64_t kPackElements = 1 << 20;  // of B packed at a time
-constexpr int64_t kWideRows = 512;          // of M at a time, where a bf16 C is summed in f32
+constexpr int64_t kStepsAhead = 16;            // of K that a panel is brought near before its use
+constexpr int64_t kPackDepth = 1536;           // of K packed at a time
+constexpr int64_t kPackRows = 2048;            // of M packed at a time
+constexpr int64_t kPackElements = 1 << 20;     // of B packed at a time
+constexpr int64_t kColumnUnit = 8 * kMaxCols;  // of N packed at a time: tasks that come out even
+constexpr int64_t kWideRows = 512;             // of M at a time, where a bf16 C is summed in f32
 
 // Blocks of equal depth: the order of a sum over K, so a function of K alone.
 int64_t block_depth(int64_t k) {
@@ -45,18 +47,30 @@ int64_t equal_parts(int64_t n, int64_t most, int64_t unit) {
   return std::min(n, round_up((n + parts - 1) / parts, unit));
 }
 
+// How many panels of B a task takes: four at most, and so that the threads end together.
+int64_t balanced_panels(int64_t panels, int64_t threads, int64_t together) {
+  const int64_t most = std::clamp<int64_t>(panels / (kTasks * threads), 1, 4);
+  int64_t best = together, least = INT64_MAX;
+  for (int64_t t = round_up(most, together); t > 0; t -= together) {
+    const int64_t tasks = (panels + t - 1) / t, time = (tasks + threads - 1) / threads * t;
+    if (time < least) best = t, least = time;
+  }
+  return best;
+}
+
 struct Plan2d {
   int64_t block, depth, rows, cols;  // of K in a sum; of K, M, N packed at a time
   int64_t mr;
 };
 
-Plan2d plan_gemm(int64_t m, int64_t n, int64_t k) {
+Plan2d plan_gemm(int64_t m, int64_t n, int64_t k, int64_t unit = kMaxCols) {
   Plan2d p;
   p.block = block_depth(k);
   p.depth = std::min(k, std::max<int64_t>(1, kPackDepth / p.block) * p.block);
   p.mr = panel_rows(m);
   p.rows = equal_parts(m, kPackRows, p.mr);
-  p.cols = equal_parts(n, std::max(kMaxCols, kPackElements / p.depth), kMaxCols);
+  unit = std::max(unit, kLargeCache ? kMaxCols : kColumnUnit);
+  p.cols = equal_parts(n, std::max(unit, kPackElements / p.depth / unit * unit), unit);
   return p;
 }
 
@@ -274,10 +288,9 @@ void skinny(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, co
 TileFn tile_fn(int64_t mr, int64_t nr) { return tile_of<kMaxRows>(mr, nr / kLanes); }
 
 void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const Panels& b,
-                     const MatC& c, Finish finish) {
+                     const MatC& c, Finish finish, const Wanted& wanted) {
   const int64_t mr = panel_rows(m);
   Tile t;
-  t.depth = depth;
   t.ldc = c.ld;
   t.rows = mr;
   t.alpha = c.alpha;
@@ -286,15 +299,24 @@ void multiply_panels(int64_t m, int64_t n, int64_t depth, const Panels& a, const
   for (int64_t j = 0; j < n; j += kMaxCols) {
     const int64_t nr = panel_cols(j, n);
     const TileFn fn = tile_fn(mr, nr);
-    t.b = b.data + (b.ld != 0 ? j : j * depth);
+    const float* columns = b.data + (b.ld != 0 ? j : j * depth);
     t.b_step = b.ld != 0 ? b.ld : nr;
     t.cols = nr;
-    for (int64_t r = 0; r < m; r += mr) {
-      t.a = a.data + (a.ld != 0 ? r : r * depth);
+    const Range rows = wanted.rows != nullptr ? wanted.rows[j / kMaxCols] : Range{0, m};
+    for (int64_t r = rows.from / mr * mr; r < rows.to; r += mr) {
+      const Range steps = wanted.steps != nullptr ? wanted.steps[r / mr] : Range{0, depth};
+      if (steps.from >= steps.to && finish == Finish::kContinue) continue;
+      t.depth = steps.to - steps.from;
+      t.a = a.data + (a.ld != 0 ? r : r * depth) + steps.from * t.a_step;
+      t.b = columns + steps.from * t.b_step;
       t.c = static_cast<float*>(c.data) + r * c.ld + j;
       fn(t);
     }
   }
+}
+
+bool makes_gate(int64_t n, int64_t k) {
+  return n % (2 * kMaxCols) == 0 && n > kSkinnyCols && k <= kBlockDepth;
 }
 
 size_t gemm_scratch(int64_t m, int64_t n, int64_t k, DType c) {
@@ -326,6 +348,15 @@ void gemm_by_way_of_f32(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const
   }
 }
 
+// silu(gate) * other of two tiles that lie one after the other.
+void gate_tile(const float* tiles, int64_t mr, int64_t rows, float* y, int64_t ld) {
+  for (int64_t i = 0; i < rows; ++i, tiles += kMaxCols, y += ld)
+    for (int64_t j = 0; j < kMaxCols; j += kLanes)
+      store(hn::Mul(act<Act::kSilu, float>(load(tiles + j), nullptr),
+                    load(tiles + mr * kMaxCols + j)),
+            y + j);
+}
+
 }  // namespace
 
 void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, const MatB& b,
@@ -333,7 +364,13 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
   if (m == 0 || n == 0 || k == 0) return;
   if (wide_elements(m, n, k, c.dtype) != 0)
     return gemm_by_way_of_f32(pool, m, n, k, a, b, c, scratch);
-  const Plan2d p = plan_gemm(m, n, k);
+  // Panels of a gate and of what it multiplies take turns.
+  const int64_t together = c.gated ? 2 : 1;
+  auto column = [&](int64_t j) {
+    const int64_t panel = j / kMaxCols;
+    return c.gated ? panel / 2 * kMaxCols + panel % 2 * (n / 2) : j;
+  };
+  const Plan2d p = plan_gemm(m, n, k, together * kMaxCols);
   float* packed_a = static_cast<float*>(scratch);
   float* packed_b = packed_a + a_elements(m, k);
   float* bias = nullptr;
@@ -354,13 +391,13 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
         const int64_t a_tasks = n0 == 0 ? a_panels : 0;
         auto pack_panel = [&](int64_t jb) {
           const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
-          pack_b(b, n0 + j, std::min(nr, cols - j), nr, k0, depth, packed_b + j * depth);
+          pack_b(b, column(n0 + j), std::min(nr, cols - j), nr, k0, depth, packed_b + j * depth);
         };
         // Where every thread has panels of B to itself it packs them when it needs them, so that
         // they come from its own cache, and takes all rows of A past them. Otherwise they are
         // packed first and the tiles are shared out, about 112 x 256 each.
         int64_t ta = a_panels;
-        int64_t tb = std::clamp<int64_t>(b_panels / (kTasks * pool.threads()), 1, 4);
+        int64_t tb = balanced_panels(b_panels, pool.threads(), together);
         auto count = [&] { return (a_panels + ta - 1) / ta * ((b_panels + tb - 1) / tb); };
         const bool own_panels = count() >= 3 * pool.threads() || pool.threads() == 1;
         if (!own_panels) {
@@ -368,6 +405,7 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
           while (count() < 4 * pool.threads() && ta * tb > 1)
             (ta > tb ? ta : tb) = (std::max(ta, tb) + 1) / 2;
         }
+        tb = round_up(tb, together);
         pool.parallel(a_tasks + (own_panels ? 0 : b_panels), [&](int64_t i) HWY_ATTR {
           if (i >= a_tasks) return pack_panel(i - a_tasks);
           const int64_t r = i * p.mr;
@@ -387,7 +425,8 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
           t.cols = std::min(nr, cols - j);
           t.alpha = c.alpha;
           t.finish = first && !c.accumulate ? Finish::kWrite : Finish::kAdd;
-          t.bias = first && bias != nullptr ? bias + n0 + j : nullptr;
+          t.bias = first && bias != nullptr ? bias + column(n0 + j) : nullptr;
+          alignas(64) float tiles[2 * kMaxRows * kMaxCols];
           for (int64_t ia = ia0; ia < ia1; ++ia) {
             const int64_t r = ia * p.mr;
             t.a = packed_a + r * depth + kb * p.mr;
@@ -403,6 +442,20 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
               t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
             else
               t.ahead = t.a + p.mr * depth;
+            if (c.gated) {
+              Tile g = t;
+              g.c = tiles;
+              g.ldc = kMaxCols;
+              g.rows = p.mr;
+              wide(g);
+              g.c += p.mr * kMaxCols;
+              g.b += kMaxCols * depth;
+              if (bias != nullptr) g.bias += n / 2;
+              wide(g);
+              gate_tile(tiles, p.mr, t.rows,
+                        c.gated.as<float>() + (m0 + r) * c.gated.ld + (n0 + j) / 2, c.gated.ld);
+              continue;
+            }
             (nr == kMaxCols ? wide : narrow)(t);
           }
         };
@@ -416,7 +469,7 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
           const int64_t near = equal_parts(ia1 - ia0, most, 1);
           for (int64_t kb = 0; kb < depth; kb += p.block)
             for (int64_t ia = ia0; ia < ia1; ia += near)
-              for (int64_t jb = jb0; jb < jb1; ++jb)
+              for (int64_t jb = jb0; jb < jb1; jb += together)
                 multiply_column(kb, jb, ia, std::min(ia1, ia + near), jb == jb0);
         });
       }

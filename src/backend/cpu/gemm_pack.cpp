@@ -49,6 +49,26 @@ HWY_INLINE void load_turned(const T* const* rows, int64_t at, VF* HWY_RESTRICT o
 #endif
 }
 
+// The same of 8 elements. Those of bf16 are turned by pairs, which are the halves of a word.
+template <typename T>
+HWY_INLINE void load_turned_8(const T* const* rows, int64_t at, VF* HWY_RESTRICT out) {
+  if constexpr (std::is_same_v<T, bf16> && HWY_TARGET != HWY_SCALAR) {
+    const float* pairs[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) pairs[r] = reinterpret_cast<const float*>(rows[r] + at);
+    VF v[4];
+    load_turned(pairs, 0, v);
+    const hn::RebindToUnsigned<DF> du;
+    for (int i = 0; i < 4; ++i) {
+      const auto pair = hn::BitCast(du, v[i]);
+      out[2 * i] = hn::BitCast(df, hn::ShiftLeft<16>(pair));
+      out[2 * i + 1] = hn::BitCast(df, hn::And(pair, hn::Set(du, 0xffff0000u)));
+    }
+  } else {
+    load_turned(rows, at, out);
+    load_turned(rows, at + 4, out + 4);
+  }
+}
+
 // Turns `count` rows of `depth` elements into to[k * width + row], `width` >= count lanes wide.
 // Lanes past `count` repeat the last row: they only feed sums that are never stored.
 template <typename T>
@@ -61,16 +81,24 @@ void turn(const T* from, int64_t ld, int64_t count, int64_t width, int64_t depth
     // A full store may run into the next step's lanes, which are written after; not past the end,
     // nor into lanes of a group written before.
     int64_t whole = lanes == kLanes ? depth : (r0 == 0 ? depth - (kLanes / width + 1) : 0);
-    VF v[4];
+    VF v[8];
     int64_t k = 0;
-    for (; k + 4 <= depth; k += 4) {
-      load_turned(rows, k, v);
+    auto put = [&](VF step) HWY_ATTR {
       float* at = to + k * width + r0;
-      if (k + 4 <= whole) {
-        for (int i = 0; i < 4; ++i) store(v[i], at + i * width);
-      } else {
-        for (int i = 0; i < 4; ++i) store_part(v[i], at + i * width, lanes);
-      }
+      k < whole ? store(step, at) : store_part(step, at, lanes);
+      ++k;
+    };
+    for (; k + 8 <= whole; k += 8) {
+      // Weights come from memory: a line of each of the rows after these is brought near.
+      if (sizeof(T) == 2 && k % 32 == 0)
+        for (int64_t r = 0; r < kLanes; ++r) hwy::Prefetch(rows[r] + kLanes * ld + k);
+      load_turned_8(rows, k, v);
+      WICK_UNROLL
+      for (int i = 0; i < 8; ++i) store(v[i], to + (k + i) * width + r0);
+    }
+    while (k + 4 <= depth) {
+      load_turned(rows, k, v);
+      for (int i = 0; i < 4; ++i) put(v[i]);
     }
     for (; k < depth; ++k)
       for (int64_t r = 0; r < lanes; ++r) to[k * width + r0 + r] = to_float(rows[r][k]);

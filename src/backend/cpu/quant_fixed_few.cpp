@@ -72,9 +72,8 @@ inline __m256i scale_order(int64_t in_group) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes));
 }
 
-// Scales of the blocks of a chunk, `blocks` of which exist; zero for the others.
-inline __m256 chunk_scales(const uint8_t* at, int64_t blocks, int64_t in_group, __m256i order) {
-  const int64_t count = (std::min(blocks, kChunk) + in_group - 1) / in_group;
+// Scales of the blocks of a chunk, of which `count` exist; zero for the others.
+inline __m256 chunk_scales(const uint8_t* at, int64_t count, __m256i order) {
   __m128i words;
   if (count == 8) {
     words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
@@ -159,13 +158,15 @@ void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __
   const char* ints = x.ints + row * x.row_bytes;
   const float* x_scales = x.scales + row * x.row_blocks;
   const float* starts = x.starts + row * x.row_blocks;
+  const int64_t per_chunk = kChunk / w.in_group;
+  const int64_t in_last = (w.blocks % kChunk + w.in_group - 1) / w.in_group;
   Totals<Rows> totals;
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i)
     totals.parts[0][i] = totals.parts[1][i] = totals.start[i] = _mm256_setzero_ps();
   for (int64_t b0 = 0; b0 < w.blocks; b0 += kChunk) {
     const int64_t left = w.blocks - b0;
-    const __m256 scale = chunk_scales(scales, left, w.in_group, order);
+    const __m256 scale = chunk_scales(scales, left >= kChunk ? per_chunk : in_last, order);
     __m256 factor[Rows];
     WICK_UNROLL
     for (int i = 0; i < Rows; ++i) {
@@ -182,7 +183,7 @@ void fixed_dots(const FixedCodes& w, int64_t n, const FixedX& x, int64_t row, __
     else
       add_chunk<Bits, Bytes, Rows>(codes, left, ints, x.row_bytes, factor, totals);
     codes += kChunk * Bits * 4;
-    scales += kChunk / w.in_group * 2;
+    scales += per_chunk * 2;
     ints += kChunk * kBlock * Bytes;
   }
   WICK_UNROLL

@@ -129,10 +129,19 @@ inline void turn_words(const __m256i v[8], char* to) {
 }
 
 // Blocks [b0, b1) of rows [n, n + kCols): [32 / (4 / bytes)][kCols] words a block. Rows past the
-// last are that one again.
+// last are that one again. What the next call reads is brought near: with few rows of x it would
+// be waited for.
 void fill_panel(const FixedCodes& w, int64_t n, int64_t b0, int64_t b1, const PanelRoom& room) {
   char* to = room.codes;
+  const bool last = b1 == w.blocks;
+  const int64_t next = last ? n + kCols : n, shift = last ? -b0 : b1 - b0;
+  const int64_t in_line = 64 / w.block_bytes();
   for (int64_t b = b0; b < b1; ++b) {
+    if (b % in_line == 0)
+      for (int64_t i = 0; i < kCols; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(w.row(std::min(w.rows - 1, next + i)) +
+                                                   (b + shift) * w.block_bytes()),
+                     _MM_HINT_T0);
     for (int64_t half = 0; half < kCols; half += 8) {
       __m256i v[8], upper[8] = {};
       WICK_UNROLL

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops that reach a machine's limits: bf16 products in registers or tiles, and reads of memory.
+#include "backend/cpu/speed.h"
+
 #include <cstdint>
 
 #include "backend/cpu/rungs.h"
@@ -12,6 +14,25 @@
 #endif
 
 namespace wick::cpu {
+
+namespace {
+
+// One word of each line brings the line.
+template <size_t Streams>
+uint64_t read_streams(const void* data, size_t bytes) {
+  constexpr size_t kLine = 64, kAhead = (Streams == 1 ? 32 : 16) * kLine;
+  const size_t lines = bytes / kLine / Streams;
+  const char* at = static_cast<const char*>(data);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < lines; ++i, at += kLine)
+    for (size_t s = 0; s < Streams; ++s) {
+      __builtin_prefetch(at + s * lines * kLine + kAhead);
+      sum += *reinterpret_cast<const volatile uint64_t*>(at + s * lines * kLine);
+    }
+  return sum;
+}
+
+}  // namespace
 
 #if WICK_HAS_BF16_UNITS
 
@@ -60,18 +81,7 @@ double bf16_peak_loop(Rung, int64_t) { return 0; }
 
 #endif
 
-uint64_t read_loop(const void* data, size_t bytes) {
-  // One word of each line brings the line.
-  constexpr size_t kLine = 64, kAhead = 32 * kLine;
-  const char* at = static_cast<const char*>(data);
-  const char* end = at + bytes;
-  uint64_t sum = 0;
-  for (; at + 4 * kLine <= end; at += 4 * kLine)
-    for (size_t line = 0; line < 4; ++line) {
-      __builtin_prefetch(at + kAhead + line * kLine);
-      sum += *reinterpret_cast<const volatile uint64_t*>(at + line * kLine);
-    }
-  return sum;
-}
+uint64_t read_loop(const void* data, size_t bytes) { return read_streams<1>(data, bytes); }
+uint64_t read_four_loop(const void* data, size_t bytes) { return read_streams<4>(data, bytes); }
 
 }  // namespace wick::cpu

@@ -25,12 +25,14 @@ bool in_panels(const Operand& o) {
 // Whether `gate` takes what `product` writes, all of it.
 bool fits(const Plan& plan, const FlatProgram::Call& product, const FlatProgram::Call& gate) {
   const Step &a = *product.args.step, &b = *gate.args.step;
-  if (!takes_gate(product.fn) || b.op != Op::kGatedAct || b.dir != Dir::kForward) return false;
+  if (b.op != Op::kGatedAct || b.dir != Dir::kForward) return false;
+  const bool in_tiles =
+      takes_gate(product.fn) && in_panels(product.args.out[0]) && in_panels(gate.args.out[0]);
+  if (!in_tiles && !rows_take_gate(product.fn, product.args)) return false;
   const ValueId y = a.outputs[0].value;
   return !plan.is_view(y) && plan.value(y).kind == Kind::kTemp && b.inputs[0] == y &&
          !product.args.accumulates(0) && !gate.args.accumulates(0) &&
-         attr<GatedActAttr>(b).act == Act::kSilu && in_panels(product.args.out[0]) &&
-         in_panels(gate.args.out[0]);
+         attr<GatedActAttr>(b).act == Act::kSilu;
 }
 
 }  // namespace

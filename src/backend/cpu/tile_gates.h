@@ -7,10 +7,12 @@
 
 namespace wick::cpu {
 
-// Gives the products of a plan in tiles the gated_act that follows them.
+// Gives the products of a plan the gated_act that follows them.
 void join_gates(const Plan& plan, std::span<FlatProgram::Call> calls);
 
-// Whether a kernel of linear makes StepArgs::next too: in tile_linear.cpp.
+// Whether a kernel of linear makes StepArgs::next too: on tiles, in tile_linear.cpp; of weights in
+// rows, in linear.cpp.
 bool takes_gate(KernelFn linear);
+bool rows_take_gate(KernelFn linear, const StepArgs& args);
 
 }  // namespace wick::cpu
