@@ -169,10 +169,12 @@ class Reader {
       fail(ErrorCode::kInvalidArgument, where_, ": is empty; wanted is a header and records");
     if (!record.problem.empty())
       fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header: ", record.problem);
+    // A column without a name is no part of a row: tables are often written with their index.
     std::vector<std::string> names = record.fields;
+    if (std::all_of(names.begin(), names.end(), [](const std::string& n) { return n.empty(); }))
+      fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header names no column");
     for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i].empty())
-        fail(ErrorCode::kCorruptFile, where_, ":1: column ", i + 1, " of the header has no name");
+      if (names[i].empty()) continue;
       if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
           names.begin() + static_cast<ptrdiff_t>(i))
         fail(ErrorCode::kCorruptFile, where_, ":1: the header names \"", names[i], "\" twice");
@@ -190,7 +192,8 @@ class Reader {
         continue;
       }
       Json row = Json::object();
-      for (size_t i = 0; i < names.size(); ++i) row[names[i]] = std::move(record.fields[i]);
+      for (size_t i = 0; i < names.size(); ++i)
+        if (!names[i].empty()) row[names[i]] = std::move(record.fields[i]);
       functions_.row(record.line, std::move(row));
     }
   }
