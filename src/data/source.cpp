@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kWhiteSpace = " \t\r\n";
-constexpr std::array kExtensions = {".jsonl", ".json", ".csv"};
+constexpr std::array kExtensions = {".jsonl", ".json", ".csv", ".tsv"};
 
 std::vector<std::string> split_names(const std::string& split) {
   if (split == "train") return {"train"};
@@ -270,7 +270,7 @@ RowFileKind row_file_kind(const fs::path& path, std::string_view text) {
   std::string extension = path.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  if (extension == ".csv") return RowFileKind::kCsv;
+  if (extension == ".csv" || extension == ".tsv") return RowFileKind::kCsv;
   if (extension != ".json") return RowFileKind::kJsonLines;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(kWhiteSpace);

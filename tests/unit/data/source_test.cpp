@@ -97,6 +97,7 @@ TEST(JsonArray, LinesOfElements) {
 TEST(RowFiles, KindByNameAndFirstByte) {
   EXPECT_EQ(row_file_kind("a.csv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.CSV", ""), RowFileKind::kCsv);
+  EXPECT_EQ(row_file_kind("a.tsv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.json", " \n[{}]"), RowFileKind::kJsonArray);
   EXPECT_EQ(row_file_kind("a.json", "{}\n{}"), RowFileKind::kJsonLines);
   EXPECT_EQ(row_file_kind("a.jsonl", "[1]"), RowFileKind::kJsonLines);
