@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+#include "base/process.h"
+
 namespace wick {
 
 ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
@@ -291,6 +293,15 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   micro_program_->feed(segment_, lane.data(), lane.size() * sizeof(int32_t));
 }
 
+int64_t TrainStep::untouched_bytes() const {
+  std::vector<BufferPtr> all = state_buffers_;
+  all.insert(all.end(), {params_, grads_, arena_});
+  int64_t sum = 0;
+  for (const BufferPtr& buffer : all)
+    sum += wick::untouched_bytes(buffer->address(), buffer->bytes());
+  return sum;
+}
+
 void TrainStep::set_params(std::span<const float> params) {
   WICK_CHECK(static_cast<int64_t>(params.size()) == trainable_.layout.size());
   backend_->upload(*params_, DType::kF32, 0, trainable_.layout.size(), params.data());
@@ -397,8 +408,12 @@ std::vector<RunStep::Stepped> TrainStep::step_lanes(std::span<const Pack> packs,
     s.feed(packs[i], weights);
     s.micro_program_->run();
   }
+  // A device that runs ahead keeps a program's results for itself. Elsewhere they lie in the arena,
+  // which the update's program has next.
+  const bool ahead = backend_->runs_ahead();
+  if (!packs.empty() && !ahead) collect(packs.back());
   start_update(hyper);
-  if (!packs.empty()) collect(packs.back());
+  if (!packs.empty() && ahead) collect(packs.back());
   update_program_->wait();
   const std::vector<float> norm = norms();
   for (size_t k = 0; k < result.size(); ++k) result[k].norm = norm[k];
