@@ -12,6 +12,7 @@
 #   --rounds N       rounds (5; 2 with --quick)
 #   --only PATTERNS  some cases only, with commas: 'decode/*', 'train/wick-*', bench, and for cpu
 #                    bench/qwen2.5-3b, for cuda groups such as train-1x512
+#   --tables NAMES   of wick bench only these, such as lora,merge (--only bench; for cpu with --add)
 #   --resume         keep what was measured with the same commit, versions and settings
 #   --seconds N      stop after that long; go on with --resume
 #   --wick BINARY    this binary instead of building one
@@ -48,7 +49,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --quick | --resume | --add) pass+=("$1") ;;
     --install-only) install_only=1 ;;
-    --threads | --rounds | --only | --seconds) pass+=("$1" "${2:?$1 needs a value}"); shift ;;
+    --threads | --rounds | --only | --tables | --seconds) pass+=("$1" "${2:?$1 needs a value}"); shift ;;
     --out) out=${2:?--out needs a file}; shift ;;
     --wick) wick=${2:?--wick needs a file}; shift ;;
     --venv) venv=${2:?--venv needs a folder}; shift ;;

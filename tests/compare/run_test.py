@@ -56,6 +56,17 @@ class RunTest(unittest.TestCase):
     def test_no_losses_are_no_result(self):
         self.assertIn("wrong result", measured(case(program(ms=[3.0], losses=[])))["skipped"])
 
+    def test_tables_measured_again_take_the_place_of_their_own(self):
+        before = {"commit": "old", "skipped": "stopped", "peer": [1], "lines": [
+            {"bench": "lora", "ms": 1.0}, {"bench": "batch", "ms": 2.0}]}
+        fresh = {"commit": "new", "peer": [], "lines": [{"bench": "lora", "ms": 3.0},
+                                                        {"bench": "merge", "ms": 4.0}]}
+        self.assertEqual(run.with_tables(before, fresh), {"commit": "old", "peer": [1], "lines": [
+            {"bench": "batch", "ms": 2.0}, {"bench": "lora", "ms": 3.0, "commit": "new"},
+            {"bench": "merge", "ms": 4.0, "commit": "new"}]})
+        failed = run.with_tables(before, {**fresh, "skipped": "died"})
+        self.assertEqual(failed["skipped"], "died")
+
     def test_a_token_may_lie_deeper_with_fewer_bits(self):
         right = program(ms=[1.0], first_token=7)
         self.assertIn("skipped", measured(case(right, "prefill", "f32")))

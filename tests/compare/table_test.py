@@ -93,6 +93,15 @@ class TableTest(unittest.TestCase):
         self.assertIn("| what | type | ms (p10–p90) | GFLOP/s | kernels |", text)
         self.assertIn("| softmax 1024 | f32 | 0.500 (0.400–0.600) | 20.0 | 3 |", text)
 
+    def test_commits_of_single_lines_are_named_once_and_are_no_column(self):
+        r = results([])
+        lines = [{"bench": "ops", "what": "a", "dtype": "f32", "ms": 1.0},
+                 {"bench": "lora", "what": "b", "dtype": "f32", "ms": 1.0, "commit": "new"}]
+        r["bench"] = {"auto": {"lines": lines, "commit": "old"}}
+        text = table.page([r])
+        self.assertIn("commit new, old", text)
+        self.assertNotIn("| commit |", text)
+
     def test_the_peer_stands_beside_the_same_operation_and_type(self):
         r = results([])
         line = {"bench": "ops", "what": "matmul", "dtype": "f32", "ms": 2.0}

@@ -10,7 +10,7 @@ pass=() folder=out/compare/cuda
 while [ $# -gt 0 ]; do
   case $1 in
     --quick | --resume) pass+=("$1") ;;
-    --rounds | --only | --seconds | --commit | --parallel | --device | --source)
+    --rounds | --only | --tables | --seconds | --commit | --parallel | --device | --source)
       pass+=("$1" "${2:?$1 needs a value}"); shift ;;
     --out) out=${2:?--out needs a file}; shift ;;
     --wick) wick=${2:?--wick needs a file}; shift ;;

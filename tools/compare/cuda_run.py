@@ -24,7 +24,7 @@ import cuda_cases as case_list
 import cuda_model
 from cuda_process import Peer, PeerError, Watch, describe_card
 from process import describe_machine, run_process, slug
-from run import git, now, say, write_json
+from run import git, now, say, with_tables, write_json
 
 FORMAT = 2
 # Largest relative difference of a loss: before anything was learnt, and over ten steps.
@@ -354,15 +354,17 @@ def missing_reason(s, case):
     return None
 
 
-def bench(s, results, commit, save):
+def bench(s, results, commit, save, tables="all"):
     """wick's own tables, and PyTorch's single operations beside them."""
     maker = GroupRun(s, case_list.all_groups()[0], {"cases": []}, save)
     maker.watch.close()
     maker.prepare()
     seconds = ["--seconds", "0.3" if s.quick else "1"]
     own = [s.wick, "bench", "--model", maker.paths["model"], "--device", s.device, "--json"]
-    for name, words in (("auto", ["all"]), ("profile", ["train", "prefill", "decode",
-                                                        "--profile"])):
+    runs = {"auto": tables.split(",")}
+    if tables == "all":
+        runs["profile"] = ["train", "prefill", "decode", "--profile"]
+    for name, words in runs.items():
         say(f"  wick bench {name}")
         done = maker.wick([*own, *words, *seconds], 300)
         lines = [{**x, "shape": maker.group.shape} for x in case_list.objects(done.output)
@@ -371,8 +373,12 @@ def bench(s, results, commit, save):
                "lines": [x for x in lines if (x["bench"] == "profile") == (name == "profile")]}
         if done.code != 0:
             run["skipped"] = done.why()
+        if tables != "all" and name in results["bench"]:
+            run = with_tables(results["bench"][name], run)
         results["bench"][name] = run
         save()
+    if tables != "all":
+        return
     peer = Peer([s.python, case_list.HERE / "cuda_torch.py"],
                 {"kind": "ops", "mode": "ops", "device": s.device, "dtype": "bf16"}, {},
                 s.folder / "logs" / "ops.log")
@@ -398,6 +404,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--only", default="*")
+    parser.add_argument("--tables", default="all", help="of wick bench, with commas")
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--source", default="", help=argparse.SUPPRESS)
@@ -455,9 +462,10 @@ def main():
             stopped = True
             break
     if not stopped and any(fnmatch.fnmatch("bench", p) for p in options.only.split(",")):
-        if not (options.resume and results["bench"].get("auto", {}).get("peer")):
+        if options.tables != "all" or not (options.resume and
+                                           results["bench"].get("auto", {}).get("peer")):
             try:
-                bench(s, results, identity["commit"], save)
+                bench(s, results, identity["commit"], save, options.tables)
             except (OutOfTime, PeerError) as error:
                 stopped = isinstance(error, OutOfTime)
     save()

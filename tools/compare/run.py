@@ -186,7 +186,10 @@ def bench_runs(setting, options):
     """(name, flags, which lines are kept) of the processes that make wick's own tables."""
     own = ["--model", setting.folder / "model"]
     seconds = ["--seconds", "0.3"] if options.quick else []
-    yield "auto", ["all", *own, *seconds], lambda bench: bench != "profile"
+    tables = options.tables.split(",")
+    yield "auto", [*tables, *own, *seconds], lambda bench: bench != "profile"
+    if options.tables != "all":
+        return
     other = "f32" if has_units(setting) else "bf16"
     yield other, ["ops", "lora", "gradient", *own, "--dtype", other, *seconds], lambda bench: True
     yield ("profile", ["train", "prefill", "decode", *own, "--profile", *seconds],
@@ -221,7 +224,7 @@ def bench(setting, options, state, save, deadline):
             run["skipped"] = done.why()
         if name in case_list.SHAPES:
             run["peer"] = peer_shape(setting, name)
-        if name in ("auto", "f32", "bf16"):
+        if name in ("auto", "f32", "bf16") and options.tables == "all":
             run["peer"] = peer_ops(setting, options, {x.get("dtype") for x in run["lines"]})
         save()
     return True
@@ -255,14 +258,26 @@ def peer_shape(setting, shape):
     return case_list.last_object(done.output, setting)["lines"] if done.code == 0 else []
 
 
-def add_to(path, results):
+def add_to(path, results, tables="all"):
     """The results at `path` with what was measured now in its place, marked with its own commit."""
     whole = json.loads(path.read_text())
     mark = {"commit": results["commit"], "date": results["finished"][:10]}
     fresh = {c["id"]: {**c, "apart": mark} for c in results["cases"]}
     whole["cases"] = [fresh.pop(c["id"], c) for c in whole["cases"]] + list(fresh.values())
-    whole["bench"].update(results["bench"])
+    for name, run in results["bench"].items():
+        partly = tables != "all" and name in whole["bench"]
+        whole["bench"][name] = with_tables(whole["bench"][name], run) if partly else run
     return whole
+
+
+def with_tables(before, run):
+    """A run of `wick bench` with the tables of another in the place of its own, each line of them
+    marked with its own commit."""
+    fresh = [{**line, "commit": run["commit"]} for line in run["lines"]]
+    tables = {line["bench"] for line in fresh}
+    whole = {**before, "lines": [x for x in before["lines"] if x["bench"] not in tables] + fresh}
+    whole.pop("skipped", None)
+    return {**whole, "skipped": run["skipped"]} if "skipped" in run else whole
 
 
 def main():
@@ -277,6 +292,8 @@ def main():
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--only", default="*",
                         help="by patterns with commas, such as 'decode/*,bench/auto'")
+    parser.add_argument("--tables", default="all",
+                        help="of wick bench, with commas, such as lora,merge; with --add")
     parser.add_argument("--add", action="store_true", help="to the results that are there")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
     options = parser.parse_args()
@@ -309,6 +326,8 @@ def main():
             say("the earlier state is of another commit, version or setting: starting afresh")
     save = lambda: write_json(state_path, state)
 
+    if options.tables != "all" and not options.add:
+        raise SystemExit("compare: --tables measures a part of a comparison: give --add too")
     if options.add and not out.exists():
         raise SystemExit(f"compare: {out} is not there; --add brings cases into a comparison that is")
     # Interpreters and libraries take the thread count from the environment.
@@ -346,7 +365,7 @@ def main():
                "learning_rate": case_list.LEARNING_RATE,
                "reference_losses": wanted.get("losses", []),
                "cases": list(state["cases"].values()), "bench": state["bench"]}
-    write_json(out, add_to(out, results) if options.add else results)
+    write_json(out, add_to(out, results, options.tables) if options.add else results)
     say(f"{out}{': not complete, go on with --resume' if stopped else ''}")
     return 3 if stopped else 0
 

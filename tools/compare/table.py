@@ -283,7 +283,9 @@ def bench_part(results):
         return ""
     peers = peer_times(results)
     text = "### wick's own tables\n\n`wick bench all`, on the same weights"
-    commits = {run["commit"] for run in results["bench"].values() if "commit" in run}
+    commits = {x.pop("commit", None) for x in lines}
+    commits |= {run["commit"] for run in results["bench"].values() if "commit" in run}
+    commits.discard(None)
     text += f", commit {', '.join(sorted(commits))}" if commits else ""
     text += "; PyTorch's time, where it has one, from the same minutes.\n" if peers else ".\n"
     names = [*BENCHES, *sorted({x["bench"] for x in lines} - set(BENCHES))]

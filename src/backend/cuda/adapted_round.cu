@@ -75,14 +75,7 @@ bool adapted_round(const Queue& queue, const FusedProduct& p) {
               .a_ld = static_cast<int>(p.a.ld),
               .part = {},
               .parts = 0};
-  for (const FusedAdapter& adapter : p.adapters)
-    a.part[a.parts++] = {.b = adapter.b.as<const float>(),
-                         .b_ld = static_cast<int>(adapter.b.ld),
-                         .first = static_cast<int>(adapter.first),
-                         .cols = static_cast<int>(adapter.b.rows),
-                         .first_rank = static_cast<int>(adapter.first_rank),
-                         .ranks = static_cast<int>(adapter.b.cols),
-                         .scale = adapter.scale};
+  for (const FusedAdapter& adapter : p.adapters) a.part[a.parts++] = part_of(adapter);
   auto fit = [&](int64_t cols) { return down * divide_up(p.y.cols, cols) <= queue.sms; };
   if (fit(64)) {
     const int64_t ranks = ranks_between(p, 64), of_two = ranks_between(p, 128);

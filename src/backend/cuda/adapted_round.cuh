@@ -7,18 +7,13 @@
 #pragma once
 
 #include "backend/cuda/adapted_round_parts.cuh"
+#include "backend/cuda/fused.h"
 #include "backend/cuda/fused_parts.cuh"
 
 namespace wick::cuda {
 
 constexpr int kRoundRows = 128, kRoundLeft = kRoundRows * 128;  // of a tile; bytes of a stage of x
 constexpr int kRoundMultipliers = 256;
-
-struct RoundPart {
-  const float* b;
-  int b_ld, first, cols, first_rank, ranks;
-  float scale;
-};
 
 struct RoundArgs {
   static constexpr int kMost = 3;
@@ -28,7 +23,7 @@ struct RoundArgs {
   const Bf16* bias;
   const float* a;  // of the adapters, rank after rank
   int a_ld;
-  RoundPart part[kMost];  // by column and by rank
+  AdapterPart part[kMost];  // by column and by rank
   int parts;
 };
 
@@ -208,7 +203,7 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
   fill([&](int rank, int n, unsigned char* to) {
     const float* from = nullptr;
     for (int p = met_begin; p < met_end; ++p) {
-      const RoundPart& part = a.part[p];
+      const AdapterPart& part = a.part[p];
       if (n >= part.first && n < part.first + part.cols && rank >= part.first_rank &&
           rank < part.first_rank + part.ranks)
         from = part.b + static_cast<int64_t>(n - part.first) * part.b_ld + rank - part.first_rank;
@@ -287,7 +282,7 @@ __global__ void __launch_bounds__((RoundShape<Cols, RankTiles, Paired>::kThreads
     // The tile, or pair, with an adapter's first column stores its h.
     const int first_rank = r0 + (Paired ? self * RankTiles * 8 : 0);
     for (int p = met_begin; p < met_end; ++p) {
-      const RoundPart& part = a.part[p];
+      const AdapterPart& part = a.part[p];
       if (part.first < pair_n0 || part.first >= pair_n0 + kWide) continue;
 #pragma unroll
       for (int j = 0; j < RankTiles; ++j)

@@ -194,13 +194,8 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
     parts = __reduce_add_sync(0xffffffffu, parts);
     if (lane == 0) barrier_expect(given + 1, max(0, chunks) * parts * (64 + 8));
   }
-  [[maybe_unused]] float gain[8] = {};
-  if constexpr (kOne) {
-    if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
-  } else {
-#pragma unroll 1
-    for (int c = threadIdx.x * 8; c < p.k; c += kAttendThreads * 8) p.norm.gain.eight(c, gains + c);
-  }
+  float gain[8] = {};
+  take_gain<kAttendThreads>(p.norm.gain, p.k, kOne, gain, gains);
   cluster_wait();  // all have started, and may be given something
   __syncthreads();
   wait_for_previous();

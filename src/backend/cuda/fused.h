@@ -20,6 +20,21 @@ struct FusedAdapter {
   int64_t first = 0, first_rank = 0;
   float scale = 1.0f;
 };
+// The same as a kernel that reads b itself is told.
+struct AdapterPart {
+  const float* b;
+  int b_ld, first, cols, first_rank, ranks;
+  float scale;
+};
+inline AdapterPart part_of(const FusedAdapter& adapter) {
+  return {.b = adapter.b.as<const float>(),
+          .b_ld = static_cast<int>(adapter.b.ld),
+          .first = static_cast<int>(adapter.first),
+          .cols = static_cast<int>(adapter.b.rows),
+          .first_rank = static_cast<int>(adapter.first_rank),
+          .ranks = static_cast<int>(adapter.b.cols),
+          .scale = adapter.scale};
+}
 
 struct FusedTurn {
   Operand turned, table, positions;  // [M, C], cosines and sines of a head by position, [M]

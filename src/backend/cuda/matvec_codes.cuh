@@ -128,32 +128,13 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   auto real = [&](const Element& e) {
     return e.mm < m && e.tile < tiles && e.j < mine.count(e.tile);
   };
-  typename Out::Early early;
-  const Element first = element(threadIdx.x, 0);
-  const bool first_real = real(first);
-  const typename Out::Spot first_spot = p.out.spot(mine.item(first.tile) + first.j);
-  if (first_real) p.out.weights(early, first_spot, first.mm);
-  float gain[8] = {};
-  const bool one = kOne && x_columns(p.k) <= kWorkers * 8;
-  if constexpr (kNorm) {
-    if (one) {
-      if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
-    } else {
-      for (int c = threadIdx.x * 8; c < p.k; c += kWorkers * 8) p.norm.gain.eight(c, gains + c);
-    }
-  }
-  __syncthreads();
-  begin_kernel();
-  if constexpr (kNorm) {
-    if (first_real) p.out.feeds(early, first.mm);
-    if (one)
-      make_norm_of_one<W>(p.norm, p.k, x, gain);
-    else
-      make_norm<W>(p.norm, m, p.k, p.row_shift, x, gains);
-    if (first_real) p.out.look_up(early, first_spot);
-  } else {
-    take_x<W>(p.x, m, p.k, p.row_shift, x);
-  }
+  const Element at_first = element(threadIdx.x, 0);
+  FirstElement<Out> first{.early = {},
+                          .spot = p.out.spot(mine.item(at_first.tile) + at_first.j),
+                          .mm = at_first.mm,
+                          .real = real(at_first)};
+  if (first.real) p.out.weights(first.early, first.spot, first.mm);
+  bring_x<W, kNorm>(p, m, kOne && x_columns(p.k) <= kWorkers * 8, x, gains, first);
   const typename W::template X<kTiles> lane_x(x, m, lane);
 
   const int units = (p.k + W::kUnit - 1) / W::kUnit;
@@ -202,10 +183,10 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
       const Element e = element(i, turn);
       if (!real(e)) continue;
       const typename Out::Spot spot = p.out.spot(mine.item(e.tile) + e.j);
-      if (e.tile != first.tile || i != threadIdx.x) {
-        p.out.weights(early, spot, e.mm);
-        p.out.feeds(early, e.mm);
-        p.out.look_up(early, spot);
+      if (e.tile != at_first.tile || i != threadIdx.x) {
+        p.out.weights(first.early, spot, e.mm);
+        p.out.feeds(first.early, e.mm);
+        p.out.look_up(first.early, spot);
       }
       const float* at = joint + (e.tile - turn) * p.pieces * part + (e.j << m_shift) + e.mm;
       float sum = 0.0f, partner = 0.0f;
@@ -214,7 +195,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
         sum += at[w * part];
         if constexpr (Out::kPairs) partner += at[w * part + (8 << m_shift)];
       }
-      p.out.put(e.mm, spot, sum, partner, early);
+      p.out.put(e.mm, spot, sum, partner, first.early);
     }
     // The next turn's sums lie elsewhere: these are still read.
     joint = joint == joints ? joints + p.joint_floats : joints;

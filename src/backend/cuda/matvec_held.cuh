@@ -35,21 +35,21 @@ struct HeldGain {
   }
 };
 
-__device__ inline uint32_t add_bf16(uint32_t a, uint32_t b) {
+// f of two pairs of bf16 in words.
+template <typename F>
+__device__ inline uint32_t of_pairs(uint32_t a, uint32_t b, F&& f) {
   __nv_bfloat162 x, y;
   memcpy(&x, &a, 4);
   memcpy(&y, &b, 4);
-  x = __hadd2_rn(x, y);
+  x = f(x, y);
   memcpy(&a, &x, 4);
   return a;
 }
+__device__ inline uint32_t add_bf16(uint32_t a, uint32_t b) {
+  return of_pairs(a, b, [](auto x, auto y) { return __hadd2_rn(x, y); });
+}
 __device__ inline uint32_t times_bf16(uint32_t a, uint32_t b) {
-  __nv_bfloat162 x, y;
-  memcpy(&x, &a, 4);
-  memcpy(&y, &b, 4);
-  x = __hmul2_rn(x, y);
-  memcpy(&a, &x, 4);
-  return a;
+  return of_pairs(a, b, [](auto x, auto y) { return __hmul2_rn(x, y); });
 }
 
 template <int kEights>

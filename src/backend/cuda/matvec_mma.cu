@@ -114,11 +114,12 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, kEights > 1 && kHeld ? 2 
   auto real = [&](const Element& e) {
     return e.mm < p.m && e.tile < p.tiles && e.tile * kItems + e.j < p.items;
   };
-  typename Out::Early early;
-  const Element first = element(threadIdx.x, blockIdx.x);
-  const bool first_real = real(first);
-  const typename Out::Spot first_spot = p.out.spot(first.tile * kItems + first.j);
-  if (first_real) p.out.weights(early, first_spot, first.mm);
+  const Element at_first = element(threadIdx.x, blockIdx.x);
+  FirstElement<Out> first{.early = {},
+                          .spot = p.out.spot(at_first.tile * kItems + at_first.j),
+                          .mm = at_first.mm,
+                          .real = real(at_first)};
+  if (first.real) p.out.weights(first.early, first.spot, first.mm);
   [[maybe_unused]] HeldX<kEights> held;
   [[maybe_unused]] const Bf16* rows_of_x[kEights];
   if constexpr (kHeld) {
@@ -127,34 +128,14 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, kEights > 1 && kHeld ? 2 
     __syncthreads();
     begin_kernel();
     if constexpr (kNorm) {
-      if (first_real) p.out.feeds(early, first.mm);
+      if (first.real) p.out.feeds(first.early, first.mm);
       held.norm(p.norm, p.m, p.k, gain, gains);
-      if (first_real) p.out.look_up(early, first_spot);
+      if (first.real) p.out.look_up(first.early, first.spot);
     } else {
       held.take(p.x, p.m, p.k);
     }
   } else {
-    float gain[8] = {};
-    const bool one = p.m == 1 && x_columns(p.k) <= kWorkers * 8;
-    if constexpr (kNorm) {
-      if (one) {
-        if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
-      } else {
-        for (int c = threadIdx.x * 8; c < p.k; c += kWorkers * 8) p.norm.gain.eight(c, gains + c);
-      }
-    }
-    __syncthreads();
-    begin_kernel();
-    if constexpr (kNorm) {
-      if (first_real) p.out.feeds(early, first.mm);
-      if (one)
-        make_norm_of_one<W>(p.norm, p.k, x, gain);
-      else
-        make_norm<W>(p.norm, p.m, p.k, p.row_shift, x, gains);
-      if (first_real) p.out.look_up(early, first_spot);
-    } else {
-      take_x<W>(p.x, p.m, p.k, p.row_shift, x);
-    }
+    bring_x<W, kNorm>(p, p.m, p.m == 1 && x_columns(p.k) <= kWorkers * 8, x, gains, first);
     // Rows that x has not give sums that nobody reads.
 #pragma unroll
     for (int n = 0; n < kEights; ++n) rows_of_x[n] = x.x + min(8 * n + g, p.m - 1) * x.ld;
@@ -208,10 +189,10 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, kEights > 1 && kHeld ? 2 
       const Element e = element(i, turn_first);
       if (!real(e)) continue;
       const typename Out::Spot spot = p.out.spot(e.tile * kItems + e.j);
-      if (e.tile != first.tile || i != threadIdx.x) {
-        p.out.weights(early, spot, e.mm);
-        p.out.feeds(early, e.mm);
-        p.out.look_up(early, spot);
+      if (e.tile != at_first.tile || i != threadIdx.x) {
+        p.out.weights(first.early, spot, e.mm);
+        p.out.feeds(first.early, e.mm);
+        p.out.look_up(first.early, spot);
       }
       const int part = kRows << p.m_shift;
       const float* at =
@@ -222,7 +203,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, kEights > 1 && kHeld ? 2 
         sum += at[w * part];
         if constexpr (Out::kPairs) partner += at[w * part + (8 << p.m_shift)];
       }
-      p.out.put(e.mm, spot, sum * factor, partner * factor, early);
+      p.out.put(e.mm, spot, sum * factor, partner * factor, first.early);
     }
     // The next turn's sums lie elsewhere: these are still read.
     joint = joint == joints ? joints + p.joint_bytes / 4 : joints;

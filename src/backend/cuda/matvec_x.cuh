@@ -22,6 +22,19 @@ struct MatvecNorm {
   float inverse, eps;
 };
 
+// A norm's gain, asked for without waiting for the kernel before: for `one` row each thread's
+// eight, else all of it into shared memory.
+template <int kThreads>
+__device__ __forceinline__ void take_gain(const AnyFloats& from, int k, bool one, float (&gain)[8],
+                                          float* gains) {
+  if (one) {
+    if (8 * threadIdx.x < k) from.eight(8 * threadIdx.x, gain);
+    return;
+  }
+#pragma unroll 1
+  for (int c = threadIdx.x * 8; c < k; c += kThreads * 8) from.eight(c, gains + c);
+}
+
 // f(row, first stretch, step) for the rows of this warp; `shift`: of the warps that share one.
 template <int kWarps, typename F>
 __device__ inline void each_row(int m, int shift, F&& f) {
@@ -151,6 +164,37 @@ __device__ inline void make_norm(const MatvecNorm& norm, int m, int k, int shift
     }
   });
   barrier_of_first<32 * W::kWarps>();
+}
+
+// The first element that a thread finishes, for which it asks early: for weights before the kernel
+// before is done, for what that one makes behind it.
+template <class Out>
+struct FirstElement {
+  typename Out::Early early;
+  typename Out::Spot spot;
+  int mm;     // row of x
+  bool real;  // there is one
+};
+
+// x into shared memory, or with kNorm the norm, behind the wait for the kernel before. `one`: there
+// is one row, of at most 8 columns to a thread.
+template <class W, bool kNorm, class Args, class Out>
+__device__ __forceinline__ void bring_x(const Args& p, int m, bool one, const XRows& x,
+                                        float* gains, FirstElement<Out>& first) {
+  float gain[8] = {};
+  if constexpr (kNorm) take_gain<32 * W::kWarps>(p.norm.gain, p.k, one, gain, gains);
+  __syncthreads();
+  begin_kernel();
+  if constexpr (kNorm) {
+    if (first.real) p.out.feeds(first.early, first.mm);
+    if (one)
+      make_norm_of_one<W>(p.norm, p.k, x, gain);
+    else
+      make_norm<W>(p.norm, m, p.k, p.row_shift, x, gains);
+    if (first.real) p.out.look_up(first.early, first.spot);
+  } else {
+    take_x<W>(p.x, m, p.k, p.row_shift, x);
+  }
 }
 
 }  // namespace wick::cuda

@@ -95,13 +95,8 @@ __global__ void __launch_bounds__(kMlpThreads, 2) mlp_fwd(const __grid_constant_
     gate_bias = p.gate_up_bias[column + item];
     up_bias = p.gate_up_bias[p.columns + column + item];
   }
-  [[maybe_unused]] float gain[8] = {};
-  if constexpr (kOne) {
-    if (8 * threadIdx.x < p.k) p.norm.gain.eight(8 * threadIdx.x, gain);
-  } else {
-#pragma unroll 1
-    for (int c = threadIdx.x * 8; c < p.k; c += kMlpThreads * 8) p.norm.gain.eight(c, gains + c);
-  }
+  float gain[8] = {};
+  take_gain<kMlpThreads>(p.norm.gain, p.k, kOne, gain, gains);
   cluster_wait();  // all have started, and may be given something
   copies_wait();
   __syncthreads();

@@ -16,18 +16,13 @@ constexpr int kMost = 3, kMostRankTiles = 2;  // adapters; of 8 ranks
 constexpr int64_t kFewTiles = 64, kMostDepth = 1024, kFewDepth = 256;
 constexpr int kMostShared = 226 << 10, kHalfShared = 112 << 10;  // of one block, of two
 
-struct Part {
-  const float* b;
-  int b_ld, first, cols, first_rank, ranks;
-  float scale;
-};
 struct Args {
   int rows, cols, depth, stages;
   const float* a;  // of the adapters, rank after rank
   int a_ld;
   Rows<Bf16> y, h;
   const Bf16* bias;
-  Part part[kMost];
+  AdapterPart part[kMost];
   int parts;
   Rows<const float> table;  // rope's, of heads of 64
   const int32_t* positions;
@@ -39,7 +34,7 @@ struct Args {
 // of eight is rank t and row 2t + 1 rank t + 4, so that what a lane gets of h is what the product
 // with B wants of it.
 template <int RankTiles>
-__device__ __forceinline__ void round_a(const Args& a, const Part& p, uint32_t to) {
+__device__ __forceinline__ void round_a(const Args& a, const AdapterPart& p, uint32_t to) {
   const int chunks = a.depth / 8;
 #pragma unroll 2
   for (int i = threadIdx.x; i < 8 * RankTiles * chunks; i += kSmallMultipliers) {
@@ -95,7 +90,7 @@ __global__ void __launch_bounds__(kSmallThreads)
          (n0 < a.part[which].first || n0 >= a.part[which].first + a.part[which].cols))
     ++which;
   const bool adapted = multiplies && which < a.parts;
-  const Part& p = a.part[adapted ? which : 0];
+  const AdapterPart& p = a.part[adapted ? which : 0];
   const uint32_t a_at = (ring.barriers + 16 * a.stages + 1023) / 1024 * 1024;
   if (adapted) round_a<RankTiles>(a, p, a_at);
   uint32_t b[RankTiles][8][2];  // rank t and t + 4 of column 8 j + g
@@ -244,13 +239,7 @@ bool small_adapted(const Queue& queue, const FusedProduct& p) {
     // A tile has one adapter.
     if (adapter.first % kSmallSide != 0 || adapter.b.rows % kSmallSide != 0) return false;
     ranks = std::max(ranks, adapter.b.cols);
-    a.part[a.parts++] = {.b = adapter.b.as<const float>(),
-                         .b_ld = static_cast<int>(adapter.b.ld),
-                         .first = static_cast<int>(adapter.first),
-                         .cols = static_cast<int>(adapter.b.rows),
-                         .first_rank = static_cast<int>(adapter.first_rank),
-                         .ranks = static_cast<int>(adapter.b.cols),
-                         .scale = adapter.scale};
+    a.part[a.parts++] = part_of(adapter);
   }
   if (ranks <= 8) return start<1>(queue, p, a, tiles);
   return ranks <= 8 * kMostRankTiles && start<kMostRankTiles>(queue, p, a, tiles);
