@@ -139,7 +139,10 @@ std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   const bool rehearsed = lead().can_rehearse();
   if (!rehearsed || lead().free_step) lead().forecast_time();
   if (!lead().start(callbacks.should_give_up)) return folders;
-  if (rehearsed) lead().rehearse_run(0, {}, callbacks.should_give_up);
+  if (rehearsed)
+    lead().rehearse_run(0, {}, callbacks.should_give_up);
+  else
+    lead().count_process();
   const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
   if (callbacks.on_forecast && wanted) {
     lead().forecast_time();

@@ -221,6 +221,9 @@ TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
   std::vector<std::string> words = train(data_, out_);
   words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});
   expect_failed(wick(words), {"--grad-accumulation-steps", "wanted 1 to 1,000,000,000"});
+  words = train(data_, out_);
+  words.insert(words.end(), {"--eps", "0"});
+  expect_failed(wick(words), {"--eps is 0, wanted 1e-30 to 10"});
   expect_failed(wick({"plan", "--shape", "qwen2.5-0.5b", "--batch-size", "100000"}),
                 {"100,000 rows", "without --data at most 4,096"});
   expect_failed(wick({"bench", "train", "--shape", "qwen2.5-7b", "--rank", "65536"}),
