@@ -55,9 +55,10 @@ std::string perplexity(double loss) {
 std::string heading(const Run& run) {
   const TrainResult& r = run.result;
   const TrainOptions& o = run.options;
-  std::string what = run.full() ? "All weights"
-                                : cat("A LoRA adapter of rank ", o.rank, " (",
-                                      count(run.model.adapter_parameters), " trained numbers)");
+  std::string what = run.full()
+                         ? "All weights"
+                         : cat("A ", o.dora ? "DoRA" : "LoRA", " adapter of rank ", o.rank, " (",
+                               count(run.model.adapter_parameters), " trained numbers)");
   std::string status = r.interrupted ? cat("<p class=\"status warn\">Stopped after ",
                                            plural(r.steps, "update"), " of ", count(run.planned()),
                                            "; wick train --resume goes on from there.</p>\n")

@@ -138,8 +138,11 @@ std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   lead().check_device();
   const bool rehearsed = lead().can_rehearse();
   if (!rehearsed || lead().free_step) lead().forecast_time();
-  lead().start();
-  if (rehearsed) lead().rehearse_run(0, {}, callbacks.should_give_up);
+  if (!lead().start(callbacks.should_give_up)) return folders;
+  if (rehearsed)
+    lead().rehearse_run(0, {}, callbacks.should_give_up);
+  else
+    lead().count_process();
   const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
   if (callbacks.on_forecast && wanted) {
     lead().forecast_time();
@@ -252,7 +255,7 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   SweepResult nothing;
   nothing.interrupted = true;
   auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
-  if (given_up()) return nothing;
+  if (!s.lead().started || given_up()) return nothing;
   JointStep joint(*s.lead().step);
   const Impl::Samples samples = s.ask_before(joint, callbacks.should_give_up);
   if (given_up()) return nothing;

@@ -16,6 +16,8 @@ namespace wick {
 
 namespace {
 
+constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, and batches of an update
+
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
   if (o.adapter_path.empty()) refuse("--adapter-path is empty: name a folder for the result");
@@ -27,9 +29,10 @@ void check_options(const TrainOptions& o) {
       o.save_dtype != "f16")
     refuse(cat("--save-dtype is \"", o.save_dtype, "\", wanted f32, bf16 or f16"));
   check_schedule_name(o.lr_schedule);
-  if (o.batch_size < 1) refuse(cat("--batch-size is ", o.batch_size, ", wanted at least 1"));
-  if (o.grad_accumulation_steps < 1)
-    refuse(cat("--grad-accumulation-steps is ", o.grad_accumulation_steps, ", wanted at least 1"));
+  for (const auto& [name, rows] : {std::pair{"batch-size", o.batch_size},
+                                   {"grad-accumulation-steps", o.grad_accumulation_steps}})
+    if (rows < 1 || rows > kMostRows)
+      refuse(cat("--", name, " is ", rows, ", wanted 1 to ", report::count(kMostRows)));
   if (o.iters <= 0 && o.epochs < 1) refuse(cat("--epochs is ", o.epochs, ", wanted at least 1"));
   auto in_range = [&](const char* name, double x, double low, double high) {
     if (!(x >= low && x <= high))
@@ -161,7 +164,6 @@ void Trainer::Impl::declare() {
     check_init_adapter(options, *adapter, linears);
   } else {
     adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
-    start_params = adapter->initial_params(options.seed);
   }
   trainable = std::make_shared<Trainable>(train_adapter(*adapter));
 }
@@ -373,6 +375,7 @@ void Trainer::Impl::finish(TrainResult& result, const std::vector<PromptAndAnswe
   // Who stops a run does not wait for samples.
   std::vector<std::string> after;
   if (!result.interrupted) after = answer(prompts, std::move(params));
+  result.peak_bytes = peak_memory_bytes();
   for (size_t i = 0; i < after.size(); ++i)
     result.samples.push_back(
         {prompts[i].words, m.words().decode(prompts[i].answer, true), before[i], after[i]});
@@ -420,18 +423,19 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
   if (given_up()) return nothing;
 
-  t.start();
-  if (given_up()) return nothing;
+  if (!t.start(callbacks.should_give_up) || given_up()) return nothing;
   std::vector<PromptAndAnswer> prompts = t.sample_prompts();
   // A resumed run has no "before" any more; B was zero then, so the base answers.
   const auto asked = std::chrono::steady_clock::now();
   std::vector<std::string> before =
       t.answer(prompts, t.step->params_buffer(), callbacks.should_give_up);
   const std::chrono::duration<double> answered = std::chrono::steady_clock::now() - asked;
-  if (rehearsed)
+  if (rehearsed) {
     t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
-  else
-    t.forecast.process_bytes += t.answer_bytes;  // asked again at the end
+  } else {
+    t.forecast.process_bytes += t.briefly_bytes() - t.copied_bytes();
+    t.count_process();
+  }
   if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
   t.open_prefix();

@@ -3,6 +3,7 @@
 #include <ctime>
 #include <limits>
 
+#include "api/report_text.h"
 #include "api/trainer_impl.h"
 #include "base/check.h"
 #include "train/checkpoint.h"
@@ -110,7 +111,11 @@ void Trainer::Impl::assume_rows() {
     row.ids.insert(row.ids.end(), row.ids.begin(), row.ids.begin() + row.second);
     row.trained.insert(row.trained.end(), row.trained.begin(), row.trained.begin() + row.second);
   }
+  constexpr int64_t kMostAssumed = 4096;
   const int64_t rows = options.batch_size * options.grad_accumulation_steps;
+  if (rows > kMostAssumed)
+    fail(ErrorCode::kInvalidArgument, "an update of ", report::count(rows),
+         " rows: without --data at most ", report::count(kMostAssumed), " are assumed");
   train = ExampleSet::from_examples(std::vector<Example>(static_cast<size_t>(rows), row),
                                     "assumed rows");
   forecast.assumed_rows = true;

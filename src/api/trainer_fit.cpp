@@ -212,6 +212,23 @@ int64_t Trainer::Impl::copied_bytes() const {
          2 * element * largest;
 }
 
+int64_t Trainer::Impl::briefly_bytes() const {
+  const int64_t best = keeps_best(options) && valid ? forecast.params : 0;
+  return std::max(copied_bytes(), answer_bytes + best);
+}
+
+void Trainer::Impl::count_process() {
+  const int64_t plan = forecast.peak_bytes - (forecast.prefix_on_disk ? 0 : forecast.prefix_bytes);
+  release_free_memory();
+  // A device that runs ahead has the plan in memory of its own.
+  if (!model->impl().backend().runs_ahead())
+    forecast.process_bytes =
+        std::max(forecast.process_bytes,
+                 current_memory_bytes() + step->untouched_bytes() + briefly_bytes() - plan);
+  // Reading a small model, or starting an adapter, may have taken more than running it will.
+  forecast.process_bytes = std::max(forecast.process_bytes, peak_memory_bytes() - plan);
+}
+
 // What was chosen for --memory, in words. What it costs is forecast_time's.
 std::string Trainer::Impl::describe_choice(const PackLimits& free) const {
   const PackLimits& now = step->limits();

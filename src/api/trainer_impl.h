@@ -38,11 +38,12 @@ struct Trainer::Impl {
   ExampleSet train;
   std::optional<ExampleSet> valid;
   std::shared_ptr<Adapter> adapter;
-  std::vector<float> start_params;  // of an adapter
+  std::vector<float> start_params;  // of an adapter; of a new one in start() only
   std::shared_ptr<const Trainable> trainable;
   // What a loss asks beside the trained model.
   std::shared_ptr<Model> beside;
-  std::shared_ptr<const Adapter> reference_adapter;
+  std::shared_ptr<Adapter> reference_adapter;
+  std::vector<float> reference_params;
   std::optional<ReferenceModel> reference;
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<TrainStep> free_step;  // what --memory did not allow; null: it did
@@ -95,8 +96,9 @@ struct Trainer::Impl {
   // without a run, whether weights and step fit into memory and a few seconds.
   bool can_rehearse() const;
   bool can_try_now() const;
-  // Reads the weights, compiles the step and gives it the start values, once.
-  void start();
+  // Reads the weights, compiles the step and gives it the start values, once. False: stopped.
+  bool start(const StopAsked& stop = {});
+  void start_step();
   // The forecast by the step itself if it can be tried now, else forecast_time().
   void try_now();
   // By the compiled step, which is left as it was. `answer_seconds`: of the prompts, at each look.
@@ -114,6 +116,9 @@ struct Trainer::Impl {
   void check_device() const;
   int64_t process_bytes() const;
   int64_t copied_bytes() const;  // while a checkpoint is written
+  // What the process takes beside the plan, now that the step is compiled.
+  void count_process();
+  int64_t briefly_bytes() const;  // the same, or while prompts are answered, whichever is more
   int64_t stream_bytes() const;
   void plan_prefix();
   uint64_t data_key() const;

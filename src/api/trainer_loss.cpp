@@ -107,11 +107,12 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
     fail(ErrorCode::kInvalidArgument, flag, " ", path, " reads at most ", b.config.max_positions,
          " tokens and the longest row has ", longest, "; use --max-seq-length ",
          b.config.max_positions);
-  ReferenceModel asked{&b.config, &*b.weights, {}, {}, true};
+  ReferenceModel asked{&b.config, &*b.weights, {}, nullptr, true};
   if (!with_adapter.empty()) {
     reference_adapter = std::make_shared<Adapter>(
-        Adapter::load(with_adapter, adaptable_linears(b.config), asked.params));
+        Adapter::load(with_adapter, adaptable_linears(b.config), reference_params));
     asked.source.adapter = reference_adapter.get();
+    asked.params = &reference_params;
   }
   return asked;
 }
@@ -142,16 +143,16 @@ void Trainer::Impl::open_reference() {
     if (o.loss == "kto")
       reference =
           ReferenceModel{&m.config, &*m.weights, adapter ? trainable->source() : ParamSource{},
-                         start_params, adapter == nullptr};
+                         &start_params, adapter == nullptr};
     return;
   }
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::path(o.reference) / "adapter_config.json",
                               ignored)) {
-    std::vector<float> params;
-    reference_adapter =
-        std::make_shared<Adapter>(Adapter::load(o.reference, adaptable_linears(m.config), params));
-    reference = ReferenceModel{&m.config, &*m.weights, {reference_adapter.get()}, params};
+    reference_adapter = std::make_shared<Adapter>(
+        Adapter::load(o.reference, adaptable_linears(m.config), reference_params));
+    reference =
+        ReferenceModel{&m.config, &*m.weights, {reference_adapter.get()}, &reference_params};
     return;
   }
   reference = open_beside("--reference", o.reference, "");

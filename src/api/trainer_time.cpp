@@ -253,13 +253,36 @@ bool Trainer::Impl::can_try_now() const {
   return load + kPlanPacks * each <= kPlanSeconds && forecast.peak_bytes <= available;
 }
 
-void Trainer::Impl::start() {
-  if (started) return;
+bool Trainer::Impl::start(const StopAsked& stop) {
+  if (started) return true;
   Model::Impl& m = model->impl();
-  for (Impl* run : runs())
-    if (run->adapter)
-      start_adapter(*run->adapter, m.config, *m.weights, run->options.init_adapter.empty(),
-                    run->start_params, host_threads(m.backend()));
+  std::vector<ModelWeights*> read = {&*m.weights};
+  if (beside) read.push_back(&*beside->impl().weights);
+  for (ModelWeights* weights : read) weights->stop_when(stop);
+  try {
+    start_step();
+  } catch (const Error& e) {
+    for (ModelWeights* weights : read) weights->stop_when({});
+    if (e.code() != ErrorCode::kCancelled) throw;
+    return false;
+  }
+  for (ModelWeights* weights : read) weights->stop_when({});
+  return started = true;
+}
+
+void Trainer::Impl::start_step() {
+  Model::Impl& m = model->impl();
+  const int threads = host_threads(m.backend());
+  for (Impl* run : runs()) {
+    if (!run->adapter) continue;
+    const bool fresh = run->options.init_adapter.empty();
+    if (fresh) run->start_params = run->adapter->initial_params(run->options.seed);
+    start_adapter(*run->adapter, m.config, *m.weights, fresh, run->start_params, threads);
+  }
+  // What an adapter's file leaves to the weights.
+  if (reference_adapter)
+    start_adapter(*reference_adapter, *reference->config, *reference->weights, false,
+                  reference_params, threads);
   step->compile(m.backend(), *m.weights);
   if (!adapter) {
     step->set_params(initial_weights(*trainable, *m.weights));
@@ -268,10 +291,12 @@ void Trainer::Impl::start() {
     for (const Impl* run : runs())
       all.insert(all.end(), run->start_params.begin(), run->start_params.end());
     step->set_params(all);
+    // Of one that was loaded a checkpoint wants the sum.
+    for (Impl* run : runs())
+      if (run->options.init_adapter.empty()) run->start_params = {};
   }
   // Weights were read and widened on the way.
   release_free_memory();
-  started = true;
 }
 
 void Trainer::Impl::try_now() {
@@ -306,15 +331,7 @@ void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& tim
   if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
   set_times(times, sampled.seconds, saving);
   forecast.tried = true;
-  // All of the plan has been touched, where it lies in this process at all.
-  release_free_memory();
-  const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
-  forecast.process_bytes =
-      std::max(forecast.process_bytes, current_memory_bytes() + copied_bytes() + answer_bytes -
-                                           (forecast.peak_bytes - kept));
-  // Reading a small model may have taken more than running it will.
-  forecast.process_bytes =
-      std::max(forecast.process_bytes, peak_memory_bytes() - (forecast.peak_bytes - kept));
+  count_process();
 }
 
 }  // namespace wick

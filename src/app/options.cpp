@@ -15,6 +15,7 @@ namespace {
 
 constexpr FloatRange kShare{.min = 0.0, .max = 1.0};
 constexpr FloatRange kNotNegative{.min = 0.0};
+constexpr int64_t kMostTokens = 1'000'000'000;
 
 }  // namespace
 
@@ -97,7 +98,8 @@ void add_sampling_flags(Args& args, SamplingFlags& flags) {
   args.integer("--max-tokens,-m", o.max_tokens, "N", "Longest answer, in tokens.", {.min = 1});
   args.number("--temp,--temperature", o.temperature, "X",
               "Temperature; 0 always takes the likeliest token.", kNotNegative);
-  args.integer("--top-k", o.top_k, "N", "Keep the N likeliest tokens; 0 keeps all.", {.min = 0});
+  args.integer("--top-k", o.top_k, "N", "Keep the N likeliest tokens; 0 keeps all.",
+               {.min = 0, .max = kMostTokens});
   args.number("--top-p", o.top_p, "X", "Keep the likeliest tokens that together reach X.", kShare);
   args.number("--min-p", o.min_p, "X", "Drop tokens below X times the likeliest one.", kShare);
   args.number("--xtc-probability", o.xtc_probability, "X",
@@ -106,7 +108,7 @@ void add_sampling_flags(Args& args, SamplingFlags& flags) {
   args.number("--xtc-threshold", o.xtc_threshold, "X", "The threshold of XTC.",
               {.min = 0.0, .max = 0.5});
   args.integer("--min-tokens-to-keep", o.min_tokens_to_keep, "N", "Filters keep at least N tokens.",
-               {.min = 1});
+               {.min = 1, .max = kMostTokens});
   args.number("--repetition-penalty", o.repetition_penalty, "X",
               "Divides the logits of recent tokens; 1 is off.", {.min = 1e-3, .max = 100.0});
   args.number("--presence-penalty", o.presence_penalty, "X",
@@ -114,10 +116,12 @@ void add_sampling_flags(Args& args, SamplingFlags& flags) {
   args.number("--frequency-penalty", o.frequency_penalty, "X",
               "Subtracted from the logits of recent tokens for each time they occurred.");
   args.integer("--repetition-context", o.repetition_context, "N",
-               "How many tokens back the repetition penalty looks.", {.min = 0});
-  args.integer("--presence-context", o.presence_context, "N", "The same for presence.", {.min = 0});
+               "How many tokens back the repetition penalty looks.",
+               {.min = 0, .max = kMostTokens});
+  args.integer("--presence-context", o.presence_context, "N", "The same for presence.",
+               {.min = 0, .max = kMostTokens});
   args.integer("--frequency-context", o.frequency_context, "N", "The same for frequency.",
-               {.min = 0});
+               {.min = 0, .max = kMostTokens});
   args.repeat("--logit-bias", flags.logit_bias, "ID=X",
               "Added to the logit of token ID; may be repeated.");
   args.repeat("--stop", o.stop, "TEXT", "End the answer before this text; may be repeated.");

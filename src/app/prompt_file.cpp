@@ -66,7 +66,8 @@ std::vector<Prompt> read_prompts(const std::string& path) {
 }
 
 std::vector<std::string> read_prompt_texts(const std::string& path) {
-  const std::string all = read_file(path);
+  std::string all = read_file(path);
+  if (all.starts_with("\xEF\xBB\xBF")) all.erase(0, 3);
   const size_t first = all.find_first_not_of(" \t\r\n");
   std::vector<std::string> texts;
   if (first != std::string::npos && all[first] == '{') {

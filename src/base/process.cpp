@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/process.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -42,6 +44,24 @@ int64_t current_memory_bytes() {
   int64_t size = 0, resident = 0;
   if (!(file >> size >> resident)) return 0;
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t untouched_bytes(const void* begin, size_t bytes) {
+#ifdef __linux__
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t from = reinterpret_cast<uintptr_t>(begin) / page * page;
+  const size_t length = reinterpret_cast<uintptr_t>(begin) + bytes - from;
+  std::vector<unsigned char> in_memory((length + page - 1) / page);
+  if (bytes == 0 || mincore(reinterpret_cast<void*>(from), length, in_memory.data()) != 0) return 0;
+  int64_t untouched = 0;
+  for (unsigned char present : in_memory)
+    if ((present & 1) == 0) untouched += static_cast<int64_t>(page);
+  return untouched;
+#else
+  static_cast<void>(begin);
+  static_cast<void>(bytes);
+  return 0;
+#endif
 }
 
 void release_free_memory() {

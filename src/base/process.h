@@ -2,6 +2,7 @@
 // What the system says about this process and machine.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace wick {
@@ -9,6 +10,9 @@ namespace wick {
 int64_t peak_memory_bytes();     // resident, since the start or the last reset
 void reset_peak_memory();        // from now on, where the system lets it; otherwise nothing
 int64_t current_memory_bytes();  // resident, now; 0 where the system does not say
+// Of a range of memory, what the system has not given yet: pages that nobody has written. 0 where
+// it does not say.
+int64_t untouched_bytes(const void* begin, size_t bytes);
 // Gives what was freed and is still held for later allocations back to the system, where it can.
 void release_free_memory();
 int64_t available_memory_bytes();  // that a new allocation may take; 0 where it does not say

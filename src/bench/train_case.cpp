@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "api/report_text.h"
 #include "base/check.h"
 #include "base/rng.h"
 #include "train/sweep.h"
@@ -36,12 +37,6 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
   if (options.batch_size % options.adapters != 0)
     fail(ErrorCode::kInvalidArgument, "--batch-size ", options.batch_size,
          " cannot be shared out among ", options.adapters, " adapters");
-  start_ = adapter().initial_params(options.seed);
-  for (const LoraModule& m : adapter().modules()) {
-    Rng rng(mix_key(options.seed, name_key(m.module + ".lora_B")));
-    for (int64_t i = 0; i < m.out * m.rank; ++i)
-      start_[static_cast<size_t>(m.b_offset + i)] = rng.uniform(-kStartOfB, kStartOfB);
-  }
   const ExampleSet rows = batch(0);
   StepOptions s;
   s.limits =
@@ -54,6 +49,19 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
   for (const Adapter& a : adapters_) lanes.push_back(&a);
   step_ = std::make_unique<TrainStep>(
       config_, weights_, lanes.size() > 1 ? train_adapters(lanes) : train_adapter(adapter()), s);
+  const int64_t needs = step_->forecast(backend).total();
+  const auto has = static_cast<int64_t>(backend.info().memory_bytes);
+  if (has > 0 && needs > has)
+    fail(ErrorCode::kOutOfMemory, "a step of ", options.batch_size, " x ", options.seq,
+         " tokens with adapters of rank ", options.rank, " takes ", report::bytes(needs), " and ",
+         backend.info().name, " has ", report::bytes(has),
+         "; choose a smaller --batch-size, --seq or --rank");
+  start_ = adapter().initial_params(options.seed);
+  for (const LoraModule& m : adapter().modules()) {
+    Rng rng(mix_key(options.seed, name_key(m.module + ".lora_B")));
+    for (int64_t i = 0; i < m.out * m.rank; ++i)
+      start_[static_cast<size_t>(m.b_offset + i)] = rng.uniform(-kStartOfB, kStartOfB);
+  }
   packs_per_step_ = static_cast<int64_t>(next_packs().size());
   next_ = 0;
 }

@@ -52,7 +52,7 @@ Question read_question(const Json& row, const DataOptions& options) {
          "index, letter or text}");
   q.prompt = prompt->get<std::string>();
   const Json list = choices->is_string()
-                        ? parse_json(choices->get_ref<const std::string&>(), "\"choices\"")
+                        ? parse_field(choices->get_ref<const std::string&>(), "\"choices\"")
                         : *choices;
   if (!list.is_array() || list.size() < 2)
     fail(ErrorCode::kCorruptFile, "\"choices\" is ", json_kind(list), " of ", list.size(),

@@ -94,7 +94,7 @@ Json read_tools(Json& row) {
   Json* tools = member(row, "tools");
   if (tools == nullptr) return nullptr;
   // Table formats cannot hold differing schemas, so exported rows often carry them as a string.
-  if (tools->is_string()) *tools = parse_json(tools->get_ref<const std::string&>(), "\"tools\"");
+  if (tools->is_string()) *tools = parse_field(tools->get_ref<const std::string&>(), "\"tools\"");
   if (tools->is_null()) return nullptr;
   if (!tools->is_array())
     fail(ErrorCode::kCorruptFile, "\"tools\" is ", json_kind(*tools), ", expected an array");
@@ -218,6 +218,18 @@ void join_text_parts(Json& content, const std::string& where) {
   content = std::move(text);
 }
 
+Json parse_field(const std::string& text, const std::string& where) {
+  try {
+    return parse_json(text, where);
+  } catch (const Error& e) {
+    // What str() gives of a list, and so pandas in a CSV.
+    const size_t quote = text.find_first_of("'\"");
+    if (quote == std::string::npos || text[quote] != '\'') throw;
+    fail(ErrorCode::kCorruptFile, where,
+         " is a list as Python prints it, in single quotes; write it as JSON, with json.dumps");
+  }
+}
+
 RowEncoder::RowEncoder(const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                        const DataOptions& options)
     : tokenizer_(tokenizer), template_(chat_template), options_(options) {
@@ -309,8 +321,8 @@ RowContent RowEncoder::read(Json&& row) const {
     content.format = RowFormat::kChat;
     // Tables (CSV) can only hold them as text.
     if (messages->is_string() && messages->get_ref<const std::string&>().starts_with('['))
-      *messages =
-          parse_json(messages->get_ref<const std::string&>(), cat('"', options_.messages_key, '"'));
+      *messages = parse_field(messages->get_ref<const std::string&>(),
+                              cat('"', options_.messages_key, '"'));
     check_messages(*messages, options_.messages_key);
     if (template_ == nullptr)
       fail(ErrorCode::kInvalidArgument, "a row of \"", options_.messages_key,

@@ -15,6 +15,9 @@ namespace wick {
 // Throws: kCorruptFile, beginning with `where`, for a part that is no text.
 void join_text_parts(Json& content, const std::string& where);
 
+// A list in a field of a table, which can only hold it as text. Throws: kCorruptFile.
+Json parse_field(const std::string& text, const std::string& where);
+
 // What one row says, before tokens: a conversation, or a text whose part from `trained_from` on is
 // trained.
 struct RowContent {

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kWhiteSpace = " \t\r\n";
-constexpr std::array kExtensions = {".jsonl", ".json", ".csv"};
+constexpr std::array kExtensions = {".jsonl", ".json", ".csv", ".tsv"};
 
 std::vector<std::string> split_names(const std::string& split) {
   if (split == "train") return {"train"};
@@ -169,10 +169,12 @@ class Reader {
       fail(ErrorCode::kInvalidArgument, where_, ": is empty; wanted is a header and records");
     if (!record.problem.empty())
       fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header: ", record.problem);
+    // A column without a name is no part of a row: tables are often written with their index.
     std::vector<std::string> names = record.fields;
+    if (std::all_of(names.begin(), names.end(), [](const std::string& n) { return n.empty(); }))
+      fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header names no column");
     for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i].empty())
-        fail(ErrorCode::kCorruptFile, where_, ":1: column ", i + 1, " of the header has no name");
+      if (names[i].empty()) continue;
       if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
           names.begin() + static_cast<ptrdiff_t>(i))
         fail(ErrorCode::kCorruptFile, where_, ":1: the header names \"", names[i], "\" twice");
@@ -190,7 +192,8 @@ class Reader {
         continue;
       }
       Json row = Json::object();
-      for (size_t i = 0; i < names.size(); ++i) row[names[i]] = std::move(record.fields[i]);
+      for (size_t i = 0; i < names.size(); ++i)
+        if (!names[i].empty()) row[names[i]] = std::move(record.fields[i]);
       functions_.row(record.line, std::move(row));
     }
   }
@@ -267,7 +270,7 @@ RowFileKind row_file_kind(const fs::path& path, std::string_view text) {
   std::string extension = path.extension().string();
   std::transform(extension.begin(), extension.end(), extension.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  if (extension == ".csv") return RowFileKind::kCsv;
+  if (extension == ".csv" || extension == ".tsv") return RowFileKind::kCsv;
   if (extension != ".json") return RowFileKind::kJsonLines;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(kWhiteSpace);

@@ -2,6 +2,7 @@
 #include "model/adapter_start.h"
 
 #include <exception>
+#include <mutex>
 
 #include "base/threads.h"
 
@@ -47,9 +48,14 @@ void start_adapter(Adapter& adapter, const ModelConfig& config, const ModelWeigh
   const std::vector<WeightSpec> specs = weight_specs(config);
   ThreadPool pool(threads);
   std::vector<std::exception_ptr> failed(specs.size());
+  std::mutex asking;  // whoever is asked need not be ready for several threads
   pool.parallel(static_cast<int64_t>(specs.size()), [&](int64_t i) {
     const auto at = static_cast<size_t>(i);
     try {
+      {
+        const std::lock_guard alone(asking);
+        weights.check_wanted();
+      }
       start_parts(adapter, config, weights, specs[at], fresh, params);
     } catch (...) {
       failed[at] = std::current_exception();

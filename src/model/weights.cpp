@@ -192,17 +192,25 @@ std::vector<float> ModelWeights::read_floats(const WeightSpec& spec) const {
   return out;
 }
 
+void ModelWeights::check_wanted() const {
+  if (stop_ && stop_())
+    fail(ErrorCode::kCancelled, where_, ": stopped while its weights were read");
+}
+
 BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, WeightForm form,
                                Backend& backend) {
   // Rarely two plans want two forms of one weight: the head with an adapter of its own.
   BufferPtr& slot = buffers_[form == WeightForm::kRows ? spec.name + ".rows" : spec.name];
-  if (!slot) slot = backend.prepare(value, form, read(spec).data());
+  if (slot) return slot;
+  check_wanted();
+  slot = backend.prepare(value, form, read(spec).data());
   return slot;
 }
 
 BufferPtr ModelWeights::squares(const WeightSpec& spec, Backend& backend) {
   BufferPtr& slot = buffers_[spec.name + ".squares"];
   if (slot) return slot;
+  check_wanted();
   const std::vector<float> w = read_floats(spec);
   const int64_t rows = spec.shape.rows(), cols = spec.shape.cols();
   std::vector<float> sums(static_cast<size_t>(rows));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,9 +50,14 @@ class ModelWeights {
   std::vector<float> read_floats(const WeightSpec& spec) const;
 
   // The weight on a device, in the form that the back end chose for `value`. Requires: the same
-  // back end and form for each call.
+  // back end and form for each call. Throws: kCancelled.
   BufferPtr buffer(const WeightSpec& spec, const Value& value, WeightForm form, Backend& backend);
   bool loaded() const { return !buffers_.empty(); }
+  // Asked before each weight is prepared: whether whoever waits wants no more of it. What is ready
+  // by then stays.
+  void stop_when(std::function<bool()> asked) { stop_ = std::move(asked); }
+  // Throws: kCancelled. Also for others who go over the weights.
+  void check_wanted() const;
   // Σ w² of each row, f32 [rows], of the numbers as they rest.
   BufferPtr squares(const WeightSpec& spec, Backend& backend);
   // Forgets the buffers; programs keep those that they use.
@@ -77,6 +83,7 @@ class ModelWeights {
   DType random_dtype_ = DType::kF32;
   double range_ = 0.02;
   std::map<std::string, BufferPtr> buffers_;
+  std::function<bool()> stop_;
 };
 
 }  // namespace wick

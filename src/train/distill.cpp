@@ -69,11 +69,10 @@ MemoryForecast DistillLoss::forecast(const Backend& backend) const {
 void DistillLoss::compile(Backend& backend, Bindings& bindings) {
   auto bind = [](Bindings& to, ValueId id) -> BufferPtr& { return to[static_cast<size_t>(id)]; };
   Bindings teacher = teacher_->bind(backend, *options_.teacher.weights);
-  const std::vector<float>& params = options_.teacher.params;
-  if (!params.empty()) {
-    const auto count = static_cast<int64_t>(params.size());
+  if (const std::vector<float>* params = options_.teacher.params; params && !params->empty()) {
+    const auto count = static_cast<int64_t>(params->size());
     BufferPtr buffer = backend.allocate(DType::kF32, count);
-    backend.upload(*buffer, DType::kF32, 0, count, params.data());
+    backend.upload(*buffer, DType::kF32, 0, count, params->data());
     bind(teacher, teacher_->params()) = buffer;
   }
   const Value& x = teacher_->plan().value(teacher_x_);

@@ -113,6 +113,8 @@ void resolve_optimizer(TrainOptions& o) {
   take("beta2", o.beta2, own.beta2, 0.9999999);
   take("momentum", o.momentum, own.momentum, 0.999999);
   const bool adam = own.op == Op::kAdamw || own.op == Op::kAdamw8;
+  // Where a gradient is zero, and that of LoRA's A is at first, 0 / 0 would be the update.
+  if (adam) in_range("eps", o.eps, 1e-30, 10.0);
   if (!o.bias_correction && !adam)
     refuse(cat("--no-bias-correction: ", o.optimizer, " has none; leave it out"));
   if (o.nesterov < 0) o.nesterov = own.op == Op::kMuon;

@@ -123,12 +123,11 @@ MemoryForecast PreferenceLoss::forecast(const Backend& backend) const {
 
 void PreferenceLoss::compile(Backend& backend, Bindings&) {
   if (!reference_) return;
-  const std::vector<float>& params = options_.reference->params;
   BufferPtr buffer;
-  if (!params.empty()) {
-    const auto count = static_cast<int64_t>(params.size());
+  if (const std::vector<float>* params = options_.reference->params; params && !params->empty()) {
+    const auto count = static_cast<int64_t>(params->size());
     buffer = backend.allocate(DType::kF32, count);
-    backend.upload(*buffer, DType::kF32, 0, count, params.data());
+    backend.upload(*buffer, DType::kF32, 0, count, params->data());
   }
   reference_->compile(backend, *options_.reference->weights, buffer, nullptr);
 }

@@ -17,13 +17,13 @@
 
 namespace wick {
 
-// A model that is only asked. All but the numbers must outlive the loss.
+// A model that is only asked. What is named here must outlive the loss.
 struct ReferenceModel {
   const ModelConfig* config = nullptr;
   ModelWeights* weights = nullptr;
   ParamSource source;
-  std::vector<float> params;  // of the source
-  bool own_weights = false;   // not those of the model that is trained
+  const std::vector<float>* params = nullptr;  // of the source; read when the loss is compiled
+  bool own_weights = false;                    // not those of the model that is trained
 };
 
 struct PreferenceOptions {

@@ -20,6 +20,9 @@ constexpr int64_t kLeastLayers = 2;
 constexpr double kLayerSeconds = 0.15;  // of one run, estimated, for more of them
 constexpr int64_t kLayerBytes = int64_t{192} << 20, kVocabBytes = int64_t{96} << 20;
 constexpr int64_t kLeastTokens = 128;
+// Higher ranks have about the rates of this one, and would take memory and time that only the run
+// may.
+constexpr int64_t kMostRank = 256;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
 constexpr double kUtilisation = 0.5;  // for those estimates
 constexpr double kTimedSeconds = 0.8;
@@ -86,7 +89,7 @@ Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
   }
   LoraOptions lora;
   if (!like->modules().empty()) {
-    lora.rank = like->modules().front().rank;
+    lora.rank = std::min(kMostRank, like->modules().front().rank);
     lora.dropout = like->modules().front().dropout;
   }
   std::set<std::string> targets;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "backend/ahead.h"
+#include "base/process.h"
 
 namespace wick {
 
@@ -293,6 +294,15 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   micro_program_->feed(segment_, lane.data(), lane.size() * sizeof(int32_t));
 }
 
+int64_t TrainStep::untouched_bytes() const {
+  std::vector<BufferPtr> all = state_buffers_;
+  all.insert(all.end(), {params_, grads_, arena_});
+  int64_t sum = 0;
+  for (const BufferPtr& buffer : all)
+    sum += wick::untouched_bytes(buffer->address(), buffer->bytes());
+  return sum;
+}
+
 void TrainStep::set_params(std::span<const float> params) {
   WICK_CHECK(static_cast<int64_t>(params.size()) == trainable_.layout.size());
   backend_->upload(*params_, DType::kF32, 0, trainable_.layout.size(), params.data());
@@ -416,7 +426,8 @@ void TrainStep::start_lanes(std::span<const Pack> packs, std::span<const float> 
                             std::span<const Hyper> hyper) {
   WICK_CHECK(started_.size() < 2, started_.size(), " updates are under way");
   Update& update = begin(packs);
-  // What a device has made that does not run ahead stays until its next run only.
+  // A device that runs ahead keeps a program's results for itself. Elsewhere they lie in the arena,
+  // which the next pack's program and the update's have after it.
   const bool at_once = !runs_ahead();
   for (const Pack& pack : packs) {
     start_pack(pack, weights);

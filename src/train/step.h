@@ -111,6 +111,8 @@ class TrainStep : public RunStep {
   void set_state(size_t which, std::span<const std::byte> bytes) override;
   std::vector<std::byte> state(size_t which) const override;
   BufferPtr params_buffer() const { return params_; }
+  // Of the compiled step's buffers on a host: what no run has written yet.
+  int64_t untouched_bytes() const;
 
   // Adds the gradients of weight * Σ -log p over the pack's targets; returns that sum times weight.
   // With a loss of another kind, its own sum.

@@ -212,6 +212,28 @@ TEST_F(Api, GivenUpBeforeTheFirstUpdateNothingIsDone) {
   }
 }
 
+// Reading and packing the weights of a large model takes long enough to be stopped. The reference
+// is not tried before the run, so that nothing else asks so often.
+TEST_F(Api, GivenUpWhileWeightsAreReadNothingIsDone) {
+  Engine plain({.device = "ref"});
+  Model unread = Model::load(plain), model = Model::load(engine_), other = Model::load(engine_);
+  TrainOptions o = options("unread");
+  o.dora = true;
+  for (Model* m : {&unread, &model})
+    for (int at : {2, 40, 80}) {
+      int asked = 0;
+      bool forecast = false;
+      const TrainResult r =
+          Trainer(*m, o).run({.on_forecast = [&](const Forecast&) { forecast = true; },
+                              .should_give_up = [&] { return ++asked >= at; }});
+      EXPECT_TRUE(r.interrupted && !forecast) << at;
+      EXPECT_FALSE(fs::exists(root_ / "unread"));
+    }
+  // What was read in part is read to its end by the next.
+  o.iters = 2;
+  EXPECT_EQ(losses(Trainer(model, o).run()), losses(Trainer(other, o).run()));
+}
+
 // At whatever moment a run is stopped, also in the middle of a look at the held-out rows, it ends
 // in the same bits and has looked as often.
 TEST_F(Api, StoppedAtALookItGoesOnThere) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "api/run_fixture.h"
+#include "base/process.h"
 
 namespace wick {
 namespace {
@@ -77,6 +78,36 @@ TEST_F(FitTest, TheSameChoiceEachTimeAndNoMoreRecomputeThanNeeded) {
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_LT(a.recompute_blocks, a.blocks) << a.choice;
   EXPECT_LT(a.peak_bytes, free.peak_bytes);
+}
+
+// The optimizer works where the step's numbers lay: Muon's matrices reach as far as the loss of
+// short rows does.
+TEST_F(FitTest, TheFirstLossIsThatOfEveryOptimizer) {
+  TrainOptions o = options();
+  o.rank = 16;
+  o.targets = {"q_proj", "embed_tokens"};
+  o.dataset.max_seq_length = 16;
+  o.iters = 2;
+  std::vector<double> first;
+  for (const char* name : {"adamw", "muon", "adafactor", "sgd", "lion", "adamw_8bit"}) {
+    o.optimizer = name;
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    first.push_back(losses(Trainer(model, o).run()).front());
+    EXPECT_EQ(first.back(), first.front()) << name;
+  }
+}
+
+// Of a rank that nobody can have meant: said at once, not after gigabytes of its numbers were made.
+TEST_F(FitTest, ARunThatFitsNowhereIsForecastWithoutItsMemory) {
+  Model model = Model::load(engine_, {.dtype = "f32"});
+  TrainOptions o = options();
+  o.rank = 65536;
+  const int64_t before = peak_memory_bytes();
+  Trainer trainer(model, o);
+  const Forecast& f = trainer.forecast();
+  EXPECT_GT(f.params, int64_t{5} << 30);
+  EXPECT_GT(f.peak_bytes, 4 * f.params);
+  EXPECT_LT(peak_memory_bytes() - before, int64_t{1} << 30);
 }
 
 TEST_F(FitTest, WhatCannotFitSaysWhatWould) {

@@ -197,6 +197,37 @@ TEST_P(DistillRun, OfItselfStartsAtZero) {
     EXPECT_EQ(Trainer(model, o).run().history[0].loss, 0.0) << dtype;
   }
 }
+// Kinds of adapter whose numbers come from the weights when the run starts, and of which the
+// embedding's rows need more than is in an adapter's file.
+using ReferencedRun = PreferenceRun;
+TEST_P(ReferencedRun, TheStartStateIsTheReferenceOfEveryKind) {
+  auto expect = [&](const std::string& name, auto&& change) {
+    SCOPED_TRACE(name);
+    TrainOptions o = options(name);
+    o.iters = 1;
+    change(o);
+    const TrainResult r = run(o);
+    const PreferenceReport &look = r.evals.front().preference, &step = r.history[0].preference;
+    for (double reward : {look.chosen, look.rejected, step.chosen, step.rejected, step.divergence})
+      EXPECT_NEAR(reward, 0, 1e-4);
+    EXPECT_NEAR(r.history[0].loss, GetParam() == "kto" ? 0.5 : std::log(2.0), 1e-4);
+  };
+  expect("dora", [](TrainOptions& o) { o.dora = true; });
+  expect("pissa", [](TrainOptions& o) { o.init = "pissa"; });
+  expect("whole", [](TrainOptions& o) { o.modules_to_save = {"lm_head", "model.norm"}; });
+  expect("tokens", [](TrainOptions& o) { o.trainable_token_indices = {5, 17, 300}; });
+  TrainOptions trained = options("trained_tokens");
+  trained.trainable_token_indices = {5, 17, 300};
+  run(trained);
+  for (const std::string& reference : {std::string("base"), trained.adapter_path})
+    expect("from_tokens", [&](TrainOptions& o) {
+      o.init_adapter = trained.adapter_path;
+      o.reference = reference;
+    });
+}
+INSTANTIATE_TEST_SUITE_P(Asked, ReferencedRun, testing::Values("dpo", "kto"),
+                         [](const auto& info) { return info.param; });
+
 INSTANTIATE_TEST_SUITE_P(Whole, DistillRun, testing::Values("distill"));
 
 INSTANTIATE_TEST_SUITE_P(Losses, PreferenceRun,

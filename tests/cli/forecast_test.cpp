@@ -135,6 +135,9 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryCase{"rows", 16, {"--iters", "4", "--dtype", "bf16", "--no-packing"}},
         MemoryCase{"f32", 16, {"--iters", "4", "--dtype", "f32"}},
         MemoryCase{"muon", 16, {"--iters", "4", "--dtype", "bf16", "--optimizer", "muon"}},
+        // Copies of its numbers while they are saved are gone when the prompts are answered.
+        MemoryCase{"pissa", 16, {"--iters", "4", "--dtype", "bf16", "--init", "pissa"}},
+        MemoryCase{"high_rank", 16, {"--iters", "4", "--dtype", "bf16", "--rank", "64"}},
         MemoryCase{"full", 16, {"--iters", "4", "--dtype", "bf16", "--fine-tune-type", "full"}},
         MemoryCase{"best",
                    16,

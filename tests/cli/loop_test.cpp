@@ -295,7 +295,7 @@ TEST_F(Loop, MetricsMayGoToADevice) {
 }
 
 TEST_F(Loop, CanBeWatched) {
-  const std::string prompts = folder_.write("prompts.txt", "what is it?\n\nand why?\n");
+  const std::string prompts = folder_.write("prompts.txt", "\xEF\xBB\xBFwhat is it?\n\nand why?\n");
   const CliResult r =
       train({"--epochs", "4", "--steps-per-eval", "4", "--save-every", "5", "--save-numbered",
              "--metrics", out("run.jsonl"), "--tensorboard", out("logs"), "--eval-prompts", prompts,
@@ -314,6 +314,7 @@ TEST_F(Loop, CanBeWatched) {
   EXPECT_EQ(saves, 3);  // 5, 10, 12
   for (const Json& e : events(r, "eval")) {
     ASSERT_EQ(e["samples"].size(), 2u);
+    EXPECT_EQ(e["samples"][0]["prompt"], "what is it?");
     EXPECT_EQ(e["samples"][1]["prompt"], "and why?");
   }
   const std::string hooked = contents(out("hooked"));

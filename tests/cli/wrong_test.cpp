@@ -216,6 +216,21 @@ TEST_F(Wrong, AFolderThatMayNotBeWritten) {
   std::filesystem::permissions(out_, std::filesystem::perms::owner_all);
 }
 
+// Neither waited for nor tried.
+TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
+  std::vector<std::string> words = train(data_, out_);
+  words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});
+  expect_failed(wick(words), {"--grad-accumulation-steps", "wanted 1 to 1,000,000,000"});
+  words = train(data_, out_);
+  words.insert(words.end(), {"--eps", "0"});
+  expect_failed(wick(words), {"--eps is 0, wanted 1e-30 to 10"});
+  expect_failed(wick({"plan", "--shape", "qwen2.5-0.5b", "--batch-size", "100000"}),
+                {"100,000 rows", "without --data at most 4,096"});
+  expect_failed(wick({"bench", "train", "--shape", "qwen2.5-7b", "--rank", "65536"}),
+                {"rank 65536 takes", "choose a smaller"});
+  EXPECT_EQ(wick({"generate", "-p", "a", "--top-k", "4294967297"}).code, 2);
+}
+
 TEST_F(Wrong, MergingIntoWhatIsMerged) {
   ASSERT_EQ(wick(train(data_, out_)).code, 0);
   for (const std::string& save : {model_, out_})

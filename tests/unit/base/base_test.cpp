@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <thread>
@@ -15,6 +17,7 @@
 #include "base/file.h"
 #include "base/folder_lock.h"
 #include "base/half.h"
+#include "base/process.h"
 #include "base/rng.h"
 #include "base/shape.h"
 #include "base/threads.h"
@@ -172,6 +175,20 @@ TEST(FolderLock, IsHeldByOneAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
 }
+
+#ifdef __linux__
+TEST(Process, MemoryThatNobodyHasWritten) {
+  constexpr size_t kBytes = size_t{8} << 20;
+  void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  EXPECT_EQ(untouched_bytes(at, kBytes), static_cast<int64_t>(kBytes));
+  std::memset(at, 1, kBytes / 2);
+  EXPECT_LE(untouched_bytes(at, kBytes), static_cast<int64_t>(kBytes / 2));
+  std::memset(at, 1, kBytes);
+  EXPECT_EQ(untouched_bytes(at, kBytes), 0);
+  munmap(at, kBytes);
+}
+#endif
 
 TEST(NearestName, OffersOnlyLikelyNames) {
   std::vector<std::string> known = {"rank", "alpha", "learning_rate"};

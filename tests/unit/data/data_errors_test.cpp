@@ -24,6 +24,8 @@ TEST_F(DataTest, WrongTypes) {
   refused(R"({"prompt": "a", "completion": {}})", {"\"completion\" is an object"}, nullptr);
   refused(R"({"messages": "a"})", {"\"messages\" is a string", "an array"});
   refused(R"({"messages": []})", {"\"messages\" is an empty array"});
+  refused(R"({"messages": "[{'role': 'user', 'content': 'a'}]"})",
+          {"\"messages\" is a list as Python prints it", "json.dumps"});
   refused(R"({"messages": ["a"]})", {"messages[0] is a string", "an object"});
   refused(R"({"messages": [{"content": "a"}]})", {"messages[0] has no \"role\"", "\"content\""});
   refused(R"({"messages": [{"role": 1, "content": "a"}]})", {"messages[0].role is an integer"});

@@ -59,6 +59,14 @@ TEST(Csv, SemicolonsAndTabsSeparateWhereTheHeaderHasNoComma) {
   }
 }
 
+// As pandas writes a table with its index.
+TEST(Csv, AColumnWithoutANameIsNoPartOfARow) {
+  Read r = read(",prompt,completion\n0,a,b\n1,c,d\n", RowFileKind::kCsv);
+  ASSERT_EQ(r.rows.size(), 2u);
+  EXPECT_EQ(r.rows[1].second, (Json{{"prompt", "c"}, {"completion", "d"}}));
+  EXPECT_THROW(read(",\n0,a\n", RowFileKind::kCsv), Error);
+}
+
 TEST(Csv, BadRecordsAreNamedAndPassed) {
   Read r = read("a,b\n1\n1,2,3\n\"x\"y,2\n\"open,2\n3,4\n\xff,1\n", RowFileKind::kCsv);
   ASSERT_EQ(r.rows.size(), 1u);
@@ -89,6 +97,7 @@ TEST(JsonArray, LinesOfElements) {
 TEST(RowFiles, KindByNameAndFirstByte) {
   EXPECT_EQ(row_file_kind("a.csv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.CSV", ""), RowFileKind::kCsv);
+  EXPECT_EQ(row_file_kind("a.tsv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.json", " \n[{}]"), RowFileKind::kJsonArray);
   EXPECT_EQ(row_file_kind("a.json", "{}\n{}"), RowFileKind::kJsonLines);
   EXPECT_EQ(row_file_kind("a.jsonl", "[1]"), RowFileKind::kJsonLines);
