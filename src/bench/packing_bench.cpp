@@ -208,18 +208,13 @@ class PackingCase {
     const Hyper hyper = AdamwSettings{}.hyper();
     step.start(packs, 1.0f / static_cast<float>(targets), {&hyper, 1});
   }
-  template <typename F>
-  static double timed_ms(F&& f) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-        .count();
-  }
+  // Of the one that it starts, or where others are under way of the oldest of them.
   static double update_ms(TrainStep& step, const std::vector<Pack>& packs) {
-    return timed_ms([&] {
-      start(step, packs);
-      step.finish();
-    });
+    const auto before = std::chrono::steady_clock::now();
+    start(step, packs);
+    step.finish();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before)
+        .count();
   }
   bool is_long(double ms) const { return ms >= 1e3 * c_.options.effort.seconds; }
 
@@ -233,14 +228,9 @@ class PackingCase {
     const bool ahead = step.runs_ahead();
     if (ahead) {
       start(step, packs);
-      start(step, packs);
-      step.finish();
+      update_ms(step, packs);
     }
-    for (double& pass : ms_)
-      pass += timed_ms([&] {
-        start(step, packs);
-        step.finish();
-      });
+    for (double& pass : ms_) pass += update_ms(step, packs);
     if (ahead) step.finish();
   }
 
