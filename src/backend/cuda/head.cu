@@ -104,31 +104,6 @@ void for_blocks(int64_t m, int64_t v, int64_t later_words, F&& f) {
       f(r0, std::min(kRows, m - r0), v0, std::min(words, v - v0));
 }
 
-// Of blocks whose logits leave their product as exponentials, a row of kWords in f32 has room for
-// twice the words. Few rows take so many that the last of the card's rounds of tiles are full too;
-// no block is larger than one of kRows rows and kWords words.
-int64_t later_words(int64_t m, int64_t v, int sms) {
-  constexpr int64_t kLeast = kWords / kHeadExpWords;
-  const int64_t down = divide_up(std::min(m, kRows), kHeadExpRows),
-                most = std::min<int64_t>(kHeadExpParts, kRows / kHeadExpRows * kLeast / down);
-  const int64_t all = divide_up(std::max<int64_t>(v - kWords, 0), kHeadExpWords);
-  int64_t best = kLeast, least = 0;
-  for (int64_t across = kLeast; across <= most; ++across) {
-    int64_t cost = 0;  // in rounds
-    for (int64_t done = 0; done < all; done += across) {
-      cost += 1;  // the block's other launches
-      for (int64_t r0 = 0; r0 < m; r0 += kRows)
-        cost += divide_up(
-            divide_up(std::min(kRows, m - r0), kHeadExpRows) * std::min(across, all - done), sms);
-    }
-    if (least == 0 || cost < least) {
-      best = across;
-      least = cost;
-    }
-  }
-  return best * kHeadExpWords;
-}
-
 // The most that one of the products of any block needs.
 size_t products_scratch(const Work& work, const Operand& x, const Operand& w, const Operand& cast,
                         const Operand& sums, bool to_x, const Operand& dw, int sms) {
@@ -293,7 +268,7 @@ void head_fwd(const StepArgs& args) {
   // Blocks of more words than kWords fit those alone.
   const bool by_exponentials = !h && !work.weights && w.rows % kWide == 0 &&
                                head_exponentials_serve(q, x, w, (m - 1) % kRows + 1);
-  const int64_t later = by_exponentials ? later_words(m, w.rows, q.sms) : kWords;
+  const int64_t later = by_exponentials ? head_exp_words(m, w.rows, kRows, kWords, q.sms) : kWords;
   for_blocks(m, w.rows, later, [&](int64_t r0, int64_t rows, int64_t v0, int64_t words) {
     const Operand part = words_of(q, work, w, v0, words, r0 == 0);
     const Operand logits = work.block(rows, words);

@@ -8,8 +8,7 @@
 namespace wick::cuda {
 namespace {
 
-constexpr int kTileRows = kHeadExpRows, kTileWords = kHeadExpWords, kDepth = kBulkDepth,
-              kStages = 4;
+constexpr int kTileRows = 128, kTileWords = kHeadExpWords, kDepth = kBulkDepth, kStages = 4;
 constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1);
 constexpr int kLeftBytes = kTileRows * kDepth * 2, kRightBytes = kTileWords * kDepth * 2;
 constexpr size_t kSharedBytes = kStages * (kLeftBytes + kRightBytes) + 2 * kStages * 8 + 1024;
@@ -167,6 +166,28 @@ bool head_exponentials_serve(const Queue& queue, const Operand& x, const Operand
          x.cols % 8 == 0 && rows >= kFewRows && aligned16(x) && aligned16(w) &&
          make_map(x, kDepth, kTileRows, map) && make_map(w, kDepth, kTileWords, map) &&
          allow_shared(head_exp_kernel, kSharedBytes);
+}
+
+int64_t head_exp_words(int64_t m, int64_t v, int64_t block_rows, int64_t words, int sms) {
+  const int64_t fewest = words / kTileWords;
+  const int64_t down = divide_up(std::min(m, block_rows), kTileRows),
+                most = std::min<int64_t>(kHeadExpParts, block_rows / kTileRows * fewest / down);
+  const int64_t all = divide_up(std::max<int64_t>(v - words, 0), kTileWords);
+  int64_t best = fewest, least = 0;
+  for (int64_t across = fewest; across <= most; ++across) {
+    int64_t cost = 0;  // in rounds
+    for (int64_t done = 0; done < all; done += across) {
+      cost += 1;  // the block's other launches
+      for (int64_t r0 = 0; r0 < m; r0 += block_rows)
+        cost += divide_up(
+            divide_up(std::min(block_rows, m - r0), kTileRows) * std::min(across, all - done), sms);
+    }
+    if (least == 0 || cost < least) {
+      best = across;
+      least = cost;
+    }
+  }
+  return best * kTileWords;
 }
 
 bool head_exponentials(const Queue& queue, const HeadExp& h) {

@@ -10,8 +10,8 @@
 
 namespace wick::cuda {
 
-constexpr int kHeadExpRows = 128, kHeadExpWords = 256;  // of a tile
-constexpr int kHeadExpParts = 96;                       // tiles in a row of the most words
+constexpr int kHeadExpWords = 256;  // of a tile
+constexpr int kHeadExpParts = 96;   // tiles in a row of the most words
 
 struct HeadExp {
   Operand x, w;     // [M, D], [words, D] bf16
@@ -27,6 +27,10 @@ struct HeadExp {
 // Whether the card and these operands are as it wants them: x in blocks of rows of which the last
 // has `rows`.
 bool head_exponentials_serve(const Queue& queue, const Operand& x, const Operand& w, int64_t rows);
+// Of m rows and v words in blocks of `block_rows`, the first of `words` words: the words of those
+// behind it. A row of logits in f32 has room for twice as many exponentials, so few rows take so
+// many that the last of the card's rounds of tiles are full too; no block is larger than the first.
+int64_t head_exp_words(int64_t m, int64_t v, int64_t block_rows, int64_t words, int sms);
 // False, having done nothing, where it does not serve.
 bool head_exponentials(const Queue& queue, const HeadExp& h);
 
