@@ -2,6 +2,7 @@
 #include "wick/sweep.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <set>
 
@@ -21,12 +22,18 @@ struct Sweep::Impl {
   std::vector<std::unique_ptr<Trainer::Impl>> lanes;
   // The first lane is the lead: the joined step, its fit and its forecast are the lead's.
   Trainer::Impl& lead() { return *lanes.front(); }
+  bool rehearsed = false;     // the step is tried before the run
+  double answer_seconds = 0;  // of the prompts, all adapters together
 
   void check() const;
   void join();
   TrainCallbacks callbacks_of(size_t lane, const SweepCallbacks& callbacks) const;
-  // Everything before the first update but the samples: folders, device, forecast, the step.
+  // What is found out before a weight is read.
   std::vector<RunFolder> begin(const SweepCallbacks& callbacks);
+  // False: given up.
+  bool start(const SweepCallbacks& callbacks);
+  // What the run takes, once its prompts have been answered.
+  void tell_forecast(const SweepCallbacks& callbacks);
   BufferPtr params_of(JointStep& joint, size_t lane) const;
   // The prompts that each adapter is asked before and after, and its answers before.
   struct Samples {
@@ -136,20 +143,23 @@ std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   std::vector<RunFolder> folders;
   for (const auto& lane : lanes) folders.push_back(lane->check_folder());
   lead().check_device();
-  const bool rehearsed = lead().can_rehearse();
-  if (!rehearsed || lead().free_step) lead().forecast_time();
-  if (!lead().start(callbacks.should_give_up)) return folders;
-  if (rehearsed)
-    lead().rehearse_run(0, {}, callbacks.should_give_up);
-  else
-    lead().count_process();
-  const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
-  if (callbacks.on_forecast && wanted) {
-    lead().forecast_time();
-    callbacks.on_forecast(lead().forecast);
-  }
-  lead().open_prefix();
   return folders;
+}
+
+bool Sweep::Impl::start(const SweepCallbacks& callbacks) {
+  rehearsed = lead().can_rehearse();
+  if (!rehearsed || lead().free_step) lead().forecast_time();
+  return lead().start(callbacks.should_give_up);
+}
+
+void Sweep::Impl::tell_forecast(const SweepCallbacks& callbacks) {
+  if (rehearsed)
+    lead().rehearse_run(answer_seconds, {}, callbacks.should_give_up);
+  else
+    lead().count_untried();
+  const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
+  if (callbacks.on_forecast && wanted) callbacks.on_forecast(lead().forecast);
+  lead().open_prefix();
 }
 
 BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
@@ -163,6 +173,8 @@ BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
 
 Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& stop) {
   Samples samples;
+  const auto start = std::chrono::steady_clock::now();
+  double asked = 0;
   for (size_t k = 0; k < lanes.size(); ++k) {
     samples.prompts.push_back(lanes[k]->sample_prompts());
     // B is zero at the start, so all answer alike.
@@ -171,7 +183,10 @@ Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& 
     samples.before.push_back(alike
                                  ? samples.before[0]
                                  : lanes[k]->answer(samples.prompts[k], params_of(joint, k), stop));
+    if (!alike) ++asked;
   }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  answer_seconds = seconds.count() * static_cast<double>(lanes.size()) / asked;
   return samples;
 }
 
@@ -255,9 +270,10 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   SweepResult nothing;
   nothing.interrupted = true;
   auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
-  if (!s.lead().started || given_up()) return nothing;
+  if (!s.start(callbacks) || given_up()) return nothing;
   JointStep joint(*s.lead().step);
   const Impl::Samples samples = s.ask_before(joint, callbacks.should_give_up);
+  s.tell_forecast(callbacks);
   if (given_up()) return nothing;
   std::vector<TrainResult> results(s.lanes.size());
   const std::vector<std::exception_ptr> errors = joint.run(

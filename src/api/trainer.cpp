@@ -349,6 +349,12 @@ std::vector<Trainer::Impl*> Trainer::Impl::runs() {
   return all;
 }
 
+std::vector<const Trainer::Impl*> Trainer::Impl::runs() const {
+  std::vector<const Impl*> all = {this};
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
 RunSetup Trainer::Impl::run_setup(const Forecast& expected) {
   const Model::Impl& m = model->impl();
   RunSetup setup;
@@ -433,8 +439,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   if (rehearsed) {
     t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
   } else {
-    t.forecast.process_bytes += t.briefly_bytes() - t.copied_bytes();
-    t.count_process();
+    t.count_untried();
   }
   if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);

@@ -56,7 +56,7 @@ DiskNeed Trainer::Impl::disk_need(const TrainOptions& o) const {
   const Op op = optimizer_op(o.optimizer);
   need.state = own.layout.size() * element * (best ? 2 : 1);
   for (const OptimizerState& state : optimizer_states(op, update_groups(own, op)))
-    need.state += state.shape.elements() * static_cast<int64_t>(dtype_bytes(state.dtype));
+    need.state += static_cast<int64_t>(state.bytes());
   need.kept = need.state + need.result * (1 + (best ? 1 : 0) + (o.save_numbered ? saves : 0));
   // A file is written beside the one that it replaces.
   const bool again = saves > 1 || file_bytes(checkpoint_path(o.adapter_path)) > 0;
@@ -66,10 +66,8 @@ DiskNeed Trainer::Impl::disk_need(const TrainOptions& o) const {
 }
 
 DiskNeed Trainer::Impl::saved_at_once(const std::function<void(TrainOptions&)>& change) const {
-  std::vector<const Impl*> all = {this};
-  all.insert(all.end(), others.begin(), others.end());
   DiskNeed sum;
-  for (const Impl* run : all) {
+  for (const Impl* run : runs()) {
     TrainOptions changed = run->options;
     if (change) change(changed);
     const DiskNeed one = run->disk_need(changed);

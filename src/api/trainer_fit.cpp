@@ -203,18 +203,40 @@ int64_t Trainer::Impl::process_bytes() const {
          (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
 }
 
+Trainer::Impl::OwnBytes Trainer::Impl::own_bytes() const {
+  const Trainable own = adapter ? train_adapter(*adapter) : *trainable;
+  const Op op = optimizer_op(options.optimizer);
+  OwnBytes bytes;
+  bytes.params = own.layout.size() * static_cast<int64_t>(sizeof(float));
+  for (const OptimizerState& state : optimizer_states(op, update_groups(own, op)))
+    bytes.states += static_cast<int64_t>(state.bytes());
+  if (keeps_best(options) && valid) bytes.best = bytes.params;
+  return bytes;
+}
+
+// Runs of a sweep save one after the other, and answer so; the best of each stays.
 int64_t Trainer::Impl::copied_bytes() const {
   int64_t largest = 0;  // of the tensors, which a result is written by
   for (const ParamLayout::Entry& e : trainable->layout.entries())
     largest = std::max(largest, e.shape.elements());
-  const int64_t element = static_cast<int64_t>(sizeof(float));
-  return forecast.params * (keeps_best(options) && valid ? 2 : 1) + forecast.moments +
-         2 * element * largest;
+  int64_t copied = 0, best = 0;
+  for (const Impl* run : runs()) {
+    const OwnBytes own = run->own_bytes();
+    copied = std::max(copied, own.params + own.states);
+    best += own.best;
+  }
+  return copied + best + 2 * static_cast<int64_t>(sizeof(float)) * largest;
 }
 
 int64_t Trainer::Impl::briefly_bytes() const {
-  const int64_t best = keeps_best(options) && valid ? forecast.params : 0;
-  return std::max(copied_bytes(), answer_bytes + best);
+  int64_t answered = 0, best = 0;
+  for (const Impl* run : runs()) {
+    const OwnBytes own = run->own_bytes();
+    // An adapter of a sweep is asked with a copy of its numbers, which lie among the others'.
+    answered = std::max(answered, run->answer_bytes + (others.empty() ? 0 : 2 * own.params));
+    best += own.best;
+  }
+  return std::max(copied_bytes(), answered + best);
 }
 
 void Trainer::Impl::count_process() {
@@ -227,6 +249,11 @@ void Trainer::Impl::count_process() {
                  current_memory_bytes() + step->untouched_bytes() + briefly_bytes() - plan);
   // Reading a small model, or starting an adapter, may have taken more than running it will.
   forecast.process_bytes = std::max(forecast.process_bytes, peak_memory_bytes() - plan);
+}
+
+void Trainer::Impl::count_untried() {
+  forecast.process_bytes += briefly_bytes() - copied_bytes();
+  count_process();
 }
 
 // What was chosen for --memory, in words. What it costs is forecast_time's.

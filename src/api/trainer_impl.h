@@ -73,6 +73,7 @@ struct Trainer::Impl {
   RunSetup run_setup(const Forecast& expected);
   // This and the others.
   std::vector<Impl*> runs();
+  std::vector<const Impl*> runs() const;
   // Answers, and the report.
   void finish(TrainResult& result, const std::vector<PromptAndAnswer>& prompts,
               const std::vector<std::string>& before, BufferPtr params,
@@ -115,9 +116,15 @@ struct Trainer::Impl {
   // Throws: kOutOfMemory where the device has not what the run will take.
   void check_device() const;
   int64_t process_bytes() const;
+  // Of this run's own numbers, what its optimizer keeps, and the best so far.
+  struct OwnBytes {
+    int64_t params = 0, states = 0, best = 0;
+  };
+  OwnBytes own_bytes() const;
   int64_t copied_bytes() const;  // while a checkpoint is written
   // What the process takes beside the plan, now that the step is compiled.
   void count_process();
+  void count_untried();           // the same where nothing but the prompts has been run
   int64_t briefly_bytes() const;  // the same, or while prompts are answered, whichever is more
   int64_t stream_bytes() const;
   void plan_prefix();

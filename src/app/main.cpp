@@ -12,6 +12,7 @@
 #include "app/help.h"
 #include "app/verbs.h"
 #include "base/check.h"
+#include "base/process.h"
 #include "wick/error.h"
 #include "wick/version.h"
 
@@ -93,6 +94,7 @@ int dispatch(std::vector<std::string> words, std::string& who) {
 
 int main(int argc, char** argv) {
   keep_standard_streams();
+  share_one_heap();
   // A file that reaches the limit of `ulimit -f` is an error of that write, not the end of a run.
   signal(SIGXFSZ, SIG_IGN);
   std::string who = "wick";

@@ -70,6 +70,12 @@ void release_free_memory() {
 #endif
 }
 
+void share_one_heap() {
+#ifdef __GLIBC__
+  mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 int64_t available_memory_bytes() {
   int64_t available = 0;
   std::ifstream file("/proc/meminfo");

@@ -32,6 +32,7 @@ struct OptimizerState {
   std::string name;
   DType dtype = DType::kF32;
   Shape shape;
+  size_t bytes() const { return static_cast<size_t>(shape.elements()) * dtype_bytes(dtype); }
 };
 
 // adam, adamw, adamw_8bit, sgd, lion, muon, adafactor.

@@ -303,41 +303,58 @@ int64_t TrainStep::untouched_bytes() const {
   return sum;
 }
 
+void TrainStep::set_params(int64_t first, std::span<const float> params) {
+  const auto count = static_cast<int64_t>(params.size());
+  WICK_CHECK(first >= 0 && first + count <= trainable_.layout.size());
+  backend_->upload(*params_, DType::kF32, first, count, params.data());
+}
+
+void TrainStep::get_params(int64_t first, std::span<float> params) const {
+  const auto count = static_cast<int64_t>(params.size());
+  WICK_CHECK(first >= 0 && first + count <= trainable_.layout.size());
+  backend_->download(*params_, DType::kF32, first, count, params.data());
+}
+
+void TrainStep::set_state(size_t which, int64_t first, std::span<const std::byte> bytes) {
+  const OptimizerState& state = states_[which];
+  const auto count = static_cast<int64_t>(bytes.size() / dtype_bytes(state.dtype));
+  WICK_CHECK(first >= 0 && first + count <= state.shape.elements());
+  backend_->upload(*state_buffers_[which], state.dtype, first, count, bytes.data());
+}
+
+void TrainStep::get_state(size_t which, int64_t first, std::span<std::byte> bytes) const {
+  const OptimizerState& state = states_[which];
+  const auto count = static_cast<int64_t>(bytes.size() / dtype_bytes(state.dtype));
+  WICK_CHECK(first >= 0 && first + count <= state.shape.elements());
+  backend_->download(*state_buffers_[which], state.dtype, first, count, bytes.data());
+}
+
 void TrainStep::set_params(std::span<const float> params) {
   WICK_CHECK(static_cast<int64_t>(params.size()) == trainable_.layout.size());
-  backend_->upload(*params_, DType::kF32, 0, trainable_.layout.size(), params.data());
+  set_params(0, params);
+}
+
+std::vector<float> TrainStep::params() const {
+  std::vector<float> all(static_cast<size_t>(trainable_.layout.size()));
+  get_params(0, all);
+  return all;
 }
 
 void TrainStep::set_state(size_t which, std::span<const std::byte> bytes) {
-  const OptimizerState& state = states_[which];
-  const int64_t count = state.shape.elements();
-  WICK_CHECK(bytes.size() == static_cast<size_t>(count) * dtype_bytes(state.dtype));
-  backend_->upload(*state_buffers_[which], state.dtype, 0, count, bytes.data());
+  WICK_CHECK(bytes.size() == states_[which].bytes());
+  set_state(which, 0, bytes);
 }
 
 std::vector<std::byte> TrainStep::state(size_t which) const {
-  const OptimizerState& state = states_[which];
-  const int64_t count = state.shape.elements();
-  std::vector<std::byte> bytes(static_cast<size_t>(count) * dtype_bytes(state.dtype));
-  backend_->download(*state_buffers_[which], state.dtype, 0, count, bytes.data());
-  return bytes;
+  std::vector<std::byte> all(states_[which].bytes());
+  get_state(which, 0, all);
+  return all;
 }
 
-namespace {
-
-std::vector<float> download_all(const Backend& backend, const BufferPtr& from, int64_t count) {
-  std::vector<float> out(static_cast<size_t>(count));
-  backend.download(*from, DType::kF32, 0, count, out.data());
-  return out;
-}
-
-}  // namespace
-
-std::vector<float> TrainStep::params() const {
-  return download_all(*backend_, params_, trainable_.layout.size());
-}
 std::vector<float> TrainStep::grads() const {
-  return download_all(*backend_, grads_, trainable_.layout.size());
+  std::vector<float> all(static_cast<size_t>(trainable_.layout.size()));
+  backend_->download(*grads_, DType::kF32, 0, trainable_.layout.size(), all.data());
+  return all;
 }
 
 void TrainStep::feed(const Pack& pack, std::span<const float> lane_weights) {

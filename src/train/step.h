@@ -110,6 +110,11 @@ class TrainStep : public RunStep {
   const std::vector<OptimizerState>& states() const override { return states_; }
   void set_state(size_t which, std::span<const std::byte> bytes) override;
   std::vector<std::byte> state(size_t which) const override;
+  // A part, from its first element on: what a lane has of them.
+  void set_params(int64_t first, std::span<const float> params);
+  void get_params(int64_t first, std::span<float> params) const;
+  void set_state(size_t which, int64_t first, std::span<const std::byte> bytes);
+  void get_state(size_t which, int64_t first, std::span<std::byte> bytes) const;
   BufferPtr params_buffer() const { return params_; }
   // Of the compiled step's buffers on a host: what no run has written yet.
   int64_t untouched_bytes() const;

@@ -79,31 +79,25 @@ class JointStep::Lane : public RunStep {
   }
   double pack_flops(const Pack&) const override { return micro_flops(); }
   void set_params(std::span<const float> params) override {
-    std::vector<float> all = joint_.step_.params();
     WICK_CHECK(static_cast<int64_t>(params.size()) == count_);
-    std::copy(params.begin(), params.end(), all.begin() + offset_);
-    joint_.step_.set_params(all);
+    joint_.step_.set_params(offset_, params);
   }
   std::vector<float> params() const override {
-    const std::vector<float> all = joint_.step_.params();
-    return {all.begin() + offset_, all.begin() + offset_ + count_};
+    std::vector<float> own(static_cast<size_t>(count_));
+    joint_.step_.get_params(offset_, own);
+    return own;
   }
   const std::vector<OptimizerState>& states() const override { return states_; }
   void set_state(size_t which, std::span<const std::byte> bytes) override {
-    std::vector<std::byte> all = joint_.step_.state(which);
-    for_rows(which, [&](size_t mine, size_t theirs, size_t size) {
-      WICK_CHECK(mine + size <= bytes.size() && theirs + size <= all.size());
-      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(mine), size,
-                  all.begin() + static_cast<ptrdiff_t>(theirs));
+    WICK_CHECK(bytes.size() == states_[which].bytes());
+    for_rows(which, [&](size_t mine, int64_t theirs, size_t size) {
+      joint_.step_.set_state(which, theirs, bytes.subspan(mine, size));
     });
-    joint_.step_.set_state(which, all);
   }
   std::vector<std::byte> state(size_t which) const override {
-    const std::vector<std::byte> all = joint_.step_.state(which);
-    std::vector<std::byte> own;
-    for_rows(which, [&](size_t, size_t theirs, size_t size) {
-      const auto first = all.begin() + static_cast<ptrdiff_t>(theirs);
-      own.insert(own.end(), first, first + static_cast<ptrdiff_t>(size));
+    std::vector<std::byte> own(states_[which].bytes());
+    for_rows(which, [&](size_t mine, int64_t theirs, size_t size) {
+      joint_.step_.get_state(which, theirs, std::span(own).subspan(mine, size));
     });
     return own;
   }
@@ -137,15 +131,13 @@ class JointStep::Lane : public RunStep {
   }
 
  private:
-  // f(first byte in this lane's state, the same in the joint one, bytes) of each row of a state.
+  // f(first byte in this lane's state, first element in the joint one, bytes) of each row of one.
   template <typename F>
   void for_rows(size_t which, const F& f) const {
     const Shape &own = states_[which].shape, &all = joint_.step_.states()[which].shape;
-    const auto element = static_cast<int64_t>(dtype_bytes(states_[which].dtype));
+    const size_t bytes = static_cast<size_t>(own.cols()) * dtype_bytes(states_[which].dtype);
     for (int64_t row = 0; row < own.elements() / own.cols(); ++row)
-      f(static_cast<size_t>(row * own.cols() * element),
-        static_cast<size_t>((row * all.cols() + first_[which]) * element),
-        static_cast<size_t>(own.cols() * element));
+      f(static_cast<size_t>(row) * bytes, row * all.cols() + first_[which], bytes);
   }
 
   JointStep& joint_;
