@@ -19,6 +19,8 @@ struct EvalOptions {
   bool exact_match = true;   // generate for chat and completions rows and compare
   int64_t max_tokens = 128;  // of an answer
   std::function<void(int64_t done, int64_t rows)> on_progress = {};
+  // Asked while weights are read and between runs of the model: true throws kCancelled.
+  std::function<bool()> should_stop = {};
 };
 
 struct ExampleResult {

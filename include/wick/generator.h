@@ -27,6 +27,9 @@ struct GenerateOptions {
   std::vector<std::string> extra_eos_tokens = {};
   bool ignore_eos = false;
   uint64_t seed = 0;
+  // Asked while weights are read and packed and between runs of the model: true ends the text as
+  // `cancelled`, or, before its first token, throws kCancelled.
+  std::function<bool()> should_stop = {};
 };
 
 struct Generation {

@@ -31,20 +31,27 @@ struct RowScore {
   double margin() const { return logp - rejected_logp; }
 };
 
+void check_wanted(const EvalOptions& options) {
+  if (options.should_stop && options.should_stop())
+    fail(ErrorCode::kCancelled, "stopped before all rows were evaluated");
+}
+
 // The rows [0, count) of `set`.
 std::vector<RowScore> score_rows(Model::Impl& m, const ExampleSet& set, int64_t count,
-                                 int64_t batch_size, bool with_adapter = true) {
+                                 const EvalOptions& options, bool with_adapter = true) {
   std::vector<RowScore> scores(static_cast<size_t>(count));
   if (count == 0) return scores;
   std::vector<int64_t> rows(scores.size());
   std::iota(rows.begin(), rows.end(), 0);
-  const PackLimits limits =
-      choose_limits(set, Order(set.size(), batch_size, 0, false), m.backend().tokens_at_once());
+  const PackLimits limits = choose_limits(set, Order(set.size(), options.batch_size, 0, false),
+                                          m.backend().tokens_at_once());
   Scorer scorer(m.config, *m.weights, with_adapter ? m.source() : ParamSource{}, limits,
                 limits.tokens);
+  const StopWhileReading stop(*m.weights, options.should_stop);
   scorer.compile(m.backend(), *m.weights, with_adapter ? m.params : nullptr, nullptr);
   std::vector<float> logp(static_cast<size_t>(limits.targets));
   for (const Pack& pack : pack_rows(set, rows, limits, 0, 0, true)) {
+    check_wanted(options);
     scorer.score(pack, logp);
     for (size_t t = 0; t < pack.targets.size() && pack.targets[t] >= 0; ++t) {
       RowScore& score =
@@ -94,8 +101,9 @@ PreferenceResult summarize_pairs(const std::vector<ExampleResult>& examples, boo
 }
 
 // Losses of the rows, and where there are preferences what is known of both answers.
-void score_examples(Model::Impl& m, const ExampleSet& set, int64_t batch_size, EvalResult& result) {
-  const std::vector<RowScore> scores = score_rows(m, set, result.rows, batch_size);
+void score_examples(Model::Impl& m, const ExampleSet& set, const EvalOptions& options,
+                    EvalResult& result) {
+  const std::vector<RowScore> scores = score_rows(m, set, result.rows, options);
   bool pairs = false;
   for (size_t i = 0; i < scores.size(); ++i) {
     const RowScore& score = scores[i];
@@ -111,7 +119,7 @@ void score_examples(Model::Impl& m, const ExampleSet& set, int64_t batch_size, E
   if (!pairs) return;
   const bool has_reward = m.params != nullptr;
   if (has_reward) {
-    const std::vector<RowScore> base = score_rows(m, set, result.rows, batch_size, false);
+    const std::vector<RowScore> base = score_rows(m, set, result.rows, options, false);
     for (size_t i = 0; i < scores.size(); ++i)
       result.examples[i].reward_margin = scores[i].margin() - base[i].margin();
   }
@@ -156,6 +164,7 @@ void match_answers(Model::Impl& m, const ExampleSet& set, const EvalOptions& opt
     DecodeOptions decode;
     decode.max_tokens = options.max_tokens;
     decode.stop_tokens = m.stop_tokens();
+    decode.should_stop = options.should_stop;
     int64_t done = 0;
     generator.generate_many(prompts, decode, options.batch_size, [&](size_t i, const Decoded& d) {
       ExampleResult& e = *owners[i];
@@ -164,6 +173,7 @@ void match_answers(Model::Impl& m, const ExampleSet& set, const EvalOptions& opt
       if (options.on_progress) options.on_progress(++done, static_cast<int64_t>(prompts.size()));
       return true;
     });
+    check_wanted(options);
   }
   for (const ExampleResult& e : result.examples) {
     result.match_rows += e.has_match;
@@ -195,7 +205,7 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
     result.examples[i].index = static_cast<int64_t>(i);
     result.examples[i].line = set[static_cast<int64_t>(i)].line;
   }
-  score_examples(m, set, options.batch_size, result);
+  score_examples(m, set, options, result);
   summarize_losses(result);
   if (options.exact_match) match_answers(m, set, options, result);
   result.seconds = seconds_since(started);
@@ -210,8 +220,7 @@ ChoiceResult evaluate_choices(Model& model, const std::vector<DataSource>& sourc
   const ChoiceSet set =
       ChoiceSet::load(sources, split, m.words(), m.chat_template ? &*m.chat_template : nullptr,
                       data_options(data), options.max_rows);
-  const std::vector<RowScore> scores =
-      score_rows(m, set.texts(), set.texts().size(), options.batch_size);
+  const std::vector<RowScore> scores = score_rows(m, set.texts(), set.texts().size(), options);
   ChoiceResult result;
   int64_t right = 0, right_by_length = 0;
   for (const ChoiceQuestion& q : set.questions()) {

@@ -11,6 +11,7 @@ constexpr int64_t kSlots = 8;  // sequences that complete_many decodes side by s
 DecodeOptions decode_options(const GenerateOptions& o, const Model::Impl& model) {
   DecodeOptions d;
   d.max_tokens = o.max_tokens;
+  d.should_stop = o.should_stop;
   SampleOptions& s = d.sample;
   s.temperature = static_cast<float>(o.temperature);
   s.top_k = static_cast<int>(o.top_k);

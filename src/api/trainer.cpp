@@ -289,6 +289,7 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   DecodeOptions decode;
   decode.max_tokens = 64;
   decode.stop_tokens = m.stop_tokens();
+  decode.should_stop = stop;
   for (const PromptAndAnswer& p : prompts) {
     if (stop && stop()) break;
     // Samples are for the report: a model that gives no numbers any more is the run's to report.

@@ -256,17 +256,15 @@ bool Trainer::Impl::can_try_now() const {
 bool Trainer::Impl::start(const StopAsked& stop) {
   if (started) return true;
   Model::Impl& m = model->impl();
-  std::vector<ModelWeights*> read = {&*m.weights};
-  if (beside) read.push_back(&*beside->impl().weights);
-  for (ModelWeights* weights : read) weights->stop_when(stop);
+  const StopWhileReading own(*m.weights, stop);
+  std::optional<StopWhileReading> besides;
+  if (beside) besides.emplace(*beside->impl().weights, stop);
   try {
     start_step();
   } catch (const Error& e) {
-    for (ModelWeights* weights : read) weights->stop_when({});
     if (e.code() != ErrorCode::kCancelled) throw;
     return false;
   }
-  for (ModelWeights* weights : read) weights->stop_when({});
   return started = true;
 }
 

@@ -103,9 +103,12 @@ class Chat {
       try {
         turn(message);
       } catch (const Error& error) {
-        // A message that cannot be answered is not the end of the conversation.
-        if (error.code() != ErrorCode::kInvalidArgument) throw;
+        // A message that cannot be answered is not the end of the conversation; nor is one whose
+        // answer was stopped before it began.
+        const bool stopped = error.code() == ErrorCode::kCancelled;
+        if (error.code() != ErrorCode::kInvalidArgument && !stopped) throw;
         conversation_.take_back();
+        if (stopped && !reader_.terminal()) throw;
         std::fprintf(stderr, "wick chat: %s\n", error.what());
         if (!reader_.terminal()) code = kFailed;
       }
@@ -162,6 +165,7 @@ class Chat {
     GenerateOptions options = options_;
     options.max_tokens = std::min(options.max_tokens, fit.room);
     StopSignal stop(false);
+    options.should_stop = [&] { return stop.asked(); };
     Generation result = generator_.chat(
         conversation_.messages(), options,
         [&](const std::string& piece) {
@@ -169,7 +173,7 @@ class Chat {
             std::fwrite(piece.data(), 1, piece.size(), stdout);
             std::fflush(stdout);
           }
-          return !stop.asked();
+          return true;
         },
         chat_options_);
     conversation_.answer(result.text);

@@ -4,6 +4,7 @@
 
 #include "app/format.h"
 #include "app/options.h"
+#include "app/signals.h"
 #include "app/terminal.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -265,6 +266,8 @@ class Evaluation {
 
   Evaluated evaluate_model() {
     EvalOptions eval = flags_.eval;
+    const StopSignal stop;
+    eval.should_stop = [&] { return stop.asked(); };
     eval.on_progress = [&](int64_t done, int64_t rows) {
       out_.live(cat("evaluated ", format_count(done), "/", format_count(rows), " rows"));
     };

@@ -81,15 +81,17 @@ int run_one(Model& model, const Flags& flags, const GenerateOptions& options, Ou
   Prepared prepared = prepare(model, flags, prompt);
   Generator generator(model);
   StopSignal stop;
+  GenerateOptions heard = options;
+  heard.should_stop = [&] { return stop.asked(); };
   auto show = [&](const std::string& piece) {
     if (!out.json()) {
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);
     }
-    return !stop.asked();
+    return true;
   };
   if (!flags.prefill.empty()) show(flags.prefill);
-  Generation result = generator.complete(prepared.text, options, show, prepared.add_special);
+  Generation result = generator.complete(prepared.text, heard, show, prepared.add_special);
   if (!out.json()) std::fputc('\n', stdout);
   std::fflush(stdout);
   result.text.insert(0, flags.prefill);
@@ -128,6 +130,8 @@ int run_many(Model& model, const Flags& flags, const GenerateOptions& options, O
     places[prepared.add_special].push_back(i);
   }
   StopSignal stop;
+  GenerateOptions heard = options;
+  heard.should_stop = [&] { return stop.asked(); };
   std::vector<std::optional<Generation>> results(prompts.size());
   size_t next = 0, done = 0;
   int64_t prompt_tokens = 0, new_tokens = 0;
@@ -151,14 +155,18 @@ int run_many(Model& model, const Flags& flags, const GenerateOptions& options, O
     }
     if (!out.quiet() && is_terminal(stderr) && !is_terminal(stdout))
       std::fprintf(stderr, "\r%zu/%zu prompts\x1b[K", done, prompts.size());
-    return !stop.asked();
+    return true;
   };
   for (int special : {0, 1}) {
     if (texts[special].empty() || stop.asked()) continue;
-    generator.complete_many(texts[special], options, special != 0,
-                            [&](size_t index, const Generation& result) {
-                              return take(places[special][index], result);
-                            });
+    try {
+      generator.complete_many(texts[special], heard, special != 0,
+                              [&](size_t index, const Generation& result) {
+                                return take(places[special][index], result);
+                              });
+    } catch (const Error& e) {
+      if (e.code() != ErrorCode::kCancelled || done == 0) throw;
+    }
   }
   if (!out.quiet()) {
     if (is_terminal(stderr) && !is_terminal(stdout)) std::fputs("\r\x1b[K", stderr);

@@ -124,6 +124,8 @@ void DecoderEngine::run_all(std::span<const SlotToken> tokens, const Results& re
     size_t n = std::min(tokens.size(), static_cast<size_t>(kLargestBucket));
     run_chunk(tokens.first(n), results, step_seconds);
     tokens = tokens.subspan(n);
+    if (!tokens.empty() && stop_ && stop_())
+      fail(ErrorCode::kCancelled, "stopped while the prompt was read");
   }
 }
 

@@ -7,6 +7,7 @@
 // next one runs, on the device, and the host reads them when it likes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -38,6 +39,9 @@ class DecoderEngine {
   int64_t vocab() const { return config_.vocab; }
   int64_t cache_bytes() const;
 
+  // Asked between the chunks of a run: whether whoever waits wants no more of it.
+  void stop_when(std::function<bool()> asked) { stop_ = std::move(asked); }
+
   // The plan that runs `tokens` tokens at once, at most those of the largest bucket.
   const Plan& plan(int64_t tokens);
   // Of a run() of that many tokens of one sequence.
@@ -47,6 +51,7 @@ class DecoderEngine {
   // vocabulary per token that wants them, in order.
   // Requires: at most slots() tokens of a call want logits; positions below context().
   // `step_seconds`, if given, receives the seconds of each step of the last chunk's plan.
+  // Throws: kCancelled.
   void run(std::span<const SlotToken> tokens, std::vector<float>& logits,
            std::vector<double>* step_seconds = nullptr);
 
@@ -95,6 +100,7 @@ class DecoderEngine {
   ParamSource source_;
   BufferPtr params_;
   int64_t slots_, context_;
+  std::function<bool()> stop_;
   std::vector<BufferPtr> cache_k_, cache_v_;
   BufferPtr rope_, arena_;
   BufferPtr place_, begin_, log_, how_;  // of walking

@@ -105,14 +105,17 @@ void TextGenerator::check_prompt(std::span<const int32_t> prompt,
          " tokens and the model's context ", config_.max_positions, "; shorten it");
 }
 
-void TextGenerator::make_engine(int64_t slots, int64_t context) {
+void TextGenerator::make_engine(int64_t slots, int64_t context,
+                                const std::function<bool()>& should_stop) {
   // Rounded up so that a conversation does not need a new cache at each turn.
   context = std::min((context + 255) / 256 * 256, config_.max_positions);
-  if (engine_ && engine_->slots() == slots && engine_->context() >= context) return;
-  engine_.reset();
-  cached_.clear();
-  engine_ = std::make_unique<DecoderEngine>(backend_, config_, weights_, source_, params_, slots,
-                                            context);
+  if (!engine_ || engine_->slots() != slots || engine_->context() < context) {
+    engine_.reset();
+    cached_.clear();
+    engine_ = std::make_unique<DecoderEngine>(backend_, config_, weights_, source_, params_, slots,
+                                              context);
+  }
+  engine_->stop_when(should_stop);
 }
 
 Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOptions& options,
@@ -122,7 +125,8 @@ Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOpt
   const int64_t room = config_.max_positions - prompt_tokens;
   DecodeOptions bounded = options;
   bounded.max_tokens = std::min(options.max_tokens, room);
-  make_engine(1, prompt_tokens + bounded.max_tokens);
+  const StopWhileReading stop(weights_, options.should_stop);
+  make_engine(1, prompt_tokens + bounded.max_tokens, options.should_stop);
 
   Sequence s(tokenizer_, bounded, config_.vocab);
   s.started = Clock::now();
@@ -143,7 +147,9 @@ Decoded TextGenerator::generate(std::span<const int32_t> prompt, const DecodeOpt
   };
   auto tell = [&](const std::string& piece) {
     s.result.text += piece;
-    if (!on_text || piece.empty() || on_text(piece) || s.done) return;
+    bool wanted = !options.should_stop || !options.should_stop();
+    if (on_text && !piece.empty()) wanted &= on_text(piece);
+    if (wanted || s.done) return;
     std::string rest;
     s.finish("cancelled", rest);
     s.result.text += rest;
@@ -207,7 +213,9 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
   slots = std::max<int64_t>(1, std::min(slots, static_cast<int64_t>(prompts.size())));
-  make_engine(slots, std::min(longest + options.max_tokens, config_.max_positions));
+  const StopWhileReading stop(weights_, options.should_stop);
+  make_engine(slots, std::min(longest + options.max_tokens, config_.max_positions),
+              options.should_stop);
   cached_.clear();
 
   std::vector<Decoded> results(prompts.size());
@@ -221,6 +229,10 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
   std::vector<float> logits;
   const size_t vocab = static_cast<size_t>(config_.vocab);
   bool cancelled = false, changed = true;
+  auto is_stopped = [&] {
+    cancelled |= options.should_stop && options.should_stop();
+    return cancelled;
+  };
 
   const bool walks =
       engine_->can_walk() && Sampler(options.sample, config_.vocab).draws().has_value();
@@ -234,9 +246,9 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
     if (on_done && !on_done(a.index, results[a.index])) cancelled = true;
   };
 
-  while (!cancelled) {
+  while (!is_stopped()) {
     for (size_t slot = 0; slot < active.size() && !cancelled; ++slot) {
-      while (!active[slot].sequence && next_prompt < prompts.size() && !cancelled) {
+      while (!active[slot].sequence && next_prompt < prompts.size() && !is_stopped()) {
         Active& a = active[slot];
         const std::vector<int32_t>& prompt = prompts[next_prompt];
         a.index = next_prompt++;

@@ -21,6 +21,8 @@ struct DecodeOptions {
   SampleOptions sample;
   std::vector<std::string> stop;     // the text ends before the first of these
   std::vector<int32_t> stop_tokens;  // the text ends before one of these
+  // Asked while weights are read and packed and between runs of the model; true stops.
+  std::function<bool()> should_stop;
 };
 
 struct Decoded {
@@ -42,11 +44,12 @@ class TextGenerator {
 
   // The cache is kept: a prompt that begins as the last one did costs only its new tokens.
   // Throws: kInvalidArgument for an empty prompt, one that leaves no room in the model's context,
-  // or ids outside the vocabulary.
+  // or ids outside the vocabulary; kCancelled where it was stopped before the first token.
   Decoded generate(std::span<const int32_t> prompt, const DecodeOptions& options,
                    const OnText& on_text = {});
 
-  // Up to `slots` at a time; `on_done` gets each result with its index as it ends; false stops all.
+  // Up to `slots` at a time; `on_done` gets each result with its index as it ends; false stops all,
+  // as should_stop does. Throws: kCancelled where it was stopped while weights were read.
   using OnDone = std::function<bool(size_t index, const Decoded& result)>;
   std::vector<Decoded> generate_many(const std::vector<std::vector<int32_t>>& prompts,
                                      const DecodeOptions& options, int64_t slots,
@@ -55,7 +58,7 @@ class TextGenerator {
  private:
   struct Sequence;
   void check_prompt(std::span<const int32_t> prompt, const DecodeOptions& options) const;
-  void make_engine(int64_t slots, int64_t context);
+  void make_engine(int64_t slots, int64_t context, const std::function<bool()>& should_stop);
   // Takes `first` and what greedy decoding draws after it, on the device, to the end of the text.
   void walk(Sequence& sequence, const DecodeOptions& options, int32_t first,
             const std::function<void(const std::string&)>& tell);

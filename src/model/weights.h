@@ -86,4 +86,18 @@ class ModelWeights {
   std::function<bool()> stop_;
 };
 
+// While one is alive, reading weights asks whether to stop.
+class StopWhileReading {
+ public:
+  StopWhileReading(ModelWeights& weights, std::function<bool()> asked) : weights_(weights) {
+    weights_.stop_when(std::move(asked));
+  }
+  ~StopWhileReading() { weights_.stop_when({}); }
+  StopWhileReading(const StopWhileReading&) = delete;
+  StopWhileReading& operator=(const StopWhileReading&) = delete;
+
+ private:
+  ModelWeights& weights_;
+};
+
 }  // namespace wick
