@@ -21,6 +21,18 @@ std::string long_rows(int count) {
   return rows;
 }
 
+// Questions that the model is asked before and after.
+std::string chats(int count) {
+  std::string rows;
+  for (int i = 0; i < count; ++i) {
+    std::string text;
+    for (int k = 0; k < 10 + 30 * (i % 4); ++k) text += " " + std::to_string((i * 37 + k) % 90);
+    rows += R"({"messages": [{"role": "user", "content": "Count)" + text +
+            R"("}, {"role": "assistant", "content": "Done)" + text + "\"}]}\n";
+  }
+  return rows;
+}
+
 std::vector<std::string> train_words(const TempFolder& folder) {
   return {"train",
           "--json",
@@ -40,13 +52,15 @@ struct MemoryCase {
   const char* name;
   int rows;
   std::vector<std::string> words;
+  bool chats = false;
 };
 
 class ForecastMemory : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
   TempFolder folder;
-  folder.write("data/train.jsonl", long_rows(GetParam().rows));
+  const int rows = GetParam().rows;
+  folder.write("data/train.jsonl", GetParam().chats ? chats(rows) : long_rows(rows));
   std::vector<std::string> words = train_words(folder);
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
   const CliResult r = wick(words);
@@ -143,6 +157,16 @@ INSTANTIATE_TEST_SUITE_P(
                    16,
                    {"--iters", "4", "--dtype", "bf16", "--fine-tune-type", "full", "--keep-best",
                     "--val-split", "2"}},
+        // Adapters of a sweep are saved, and answer, one after the other.
+        MemoryCase{"sweep",
+                   16,
+                   {"--iters", "4", "--dtype", "bf16", "--batch-size", "2", "--sweep",
+                    "lr=1e-4,3e-4", "rank=16,32"}},
+        MemoryCase{"sweep_that_answers",
+                   16,
+                   {"--iters", "4", "--dtype", "bf16", "--batch-size", "2", "--keep-best",
+                    "--val-split", "2", "--sweep", "lr=1e-4,3e-4", "rank=16,32"},
+                   true},
         // The longest of the rows does not come.
         MemoryCase{"ends_early", 16, {"--iters", "1", "--batch-size", "1", "--no-shuffle"}},
         // So little that reading the model takes more.

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whoever waits for an answer or an evaluation can stop it at any moment: while weights are read
+// and packed, and between tokens.
+#include <string>
+
+#include "api/run_fixture.h"
+
+namespace wick {
+namespace {
+
+class Stop : public RunTest {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    const std::string row =
+        R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
+        "\n";
+    write_data("data", row, row + row);
+  }
+};
+
+// True from the call of that number on.
+struct Asked {
+  int at = 0, calls = 0;
+  std::function<bool()> question() {
+    return [this] { return ++calls >= at; };
+  }
+};
+
+template <typename Work>
+ErrorCode code_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e.code();
+  }
+  return ErrorCode::kInternal;
+}
+
+TEST_F(Stop, AnAnswerBeforeItsFirstToken) {
+  Model model = Model::load(engine_), other = Model::load(engine_);
+  Generator generator(model);
+  GenerateOptions g;
+  g.max_tokens = 8;
+  const std::string prompt = "What colour is the sky?";
+  for (int at : {1, 2, 30}) {
+    Asked asked{at};
+    GenerateOptions stopped = g;
+    stopped.should_stop = asked.question();
+    EXPECT_EQ(code_of([&] { generator.generate(prompt, stopped); }), ErrorCode::kCancelled);
+    EXPECT_EQ(asked.calls, at);
+    EXPECT_EQ(code_of([&] { generator.complete_many({prompt}, stopped); }), ErrorCode::kCancelled);
+  }
+  // What was read in part is read to its end by the next.
+  EXPECT_EQ(generator.generate(prompt, g).text, Generator(other).generate(prompt, g).text);
+}
+
+TEST_F(Stop, AnAnswerBetweenTokens) {
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  generator.generate("Hi", {.max_tokens = 2});
+  bool stop = false;
+  const Generation cut = generator.generate(
+      "What colour is the sky?",
+      {.max_tokens = 100, .ignore_eos = true, .should_stop = [&] { return stop; }},
+      [&](const std::string&) { return stop = true; });
+  EXPECT_EQ(cut.finish_reason, "cancelled");
+  EXPECT_LT(cut.generated_tokens, 100);
+}
+
+TEST_F(Stop, ManyAnswersBetweenTokens) {
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  std::vector<std::string> texts(20, "What colour is the sky?");
+  size_t done = 0;
+  bool stop = false;
+  generator.complete_many(texts, {.max_tokens = 3, .should_stop = [&] { return stop; }}, true,
+                          [&](size_t, const Generation&) {
+                            ++done;
+                            return stop = true;
+                          });
+  EXPECT_GT(done, 0u);
+  EXPECT_LT(done, texts.size());
+}
+
+TEST_F(Stop, AnEvaluation) {
+  Model model = Model::load(engine_), other = Model::load(engine_);
+  auto loss = [&](Model& m, const EvalOptions& options) {
+    const Dataset data = Dataset::load(m, (root_ / "data").string(), "valid");
+    return evaluate(m, data, options).loss;
+  };
+  for (int at : {1, 20, 95}) {
+    Asked asked{at};
+    EvalOptions options;
+    options.should_stop = asked.question();
+    EXPECT_EQ(code_of([&] { loss(model, options); }), ErrorCode::kCancelled) << at;
+  }
+  EXPECT_EQ(loss(model, {}), loss(other, {}));
+}
+
+}  // namespace
+}  // namespace wick
