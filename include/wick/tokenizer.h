@@ -28,7 +28,8 @@ struct Token {
 class Tokenizer {
  public:
   // Reads tokenizer.json, and beside it, where present, tokenizer_config.json,
-  // special_tokens_map.json, chat_template.jinja and chat_template.json.
+  // special_tokens_map.json, chat_template.jinja, chat_template.json and
+  // additional_chat_templates/tool_use.jinja.
   // Throws: kNotFound without tokenizer.json; kCorruptFile, kUnsupported naming file and key.
   static Tokenizer load(const std::filesystem::path& folder);
   // The same from texts. `where` begins the messages about tokenizer_json.
@@ -64,8 +65,10 @@ class Tokenizer {
   std::string eos() const;
 
   // The source of the default chat template: chat_template.jinja, else "chat_template" of
-  // tokenizer_config.json, else of chat_template.json; "" if there is none.
-  const std::string& chat_template_source() const;
+  // tokenizer_config.json, else of chat_template.json; "" if there is none. Conversations that
+  // offer tools have one of their own in some models: the one named tool_use of
+  // tokenizer_config.json, or additional_chat_templates/tool_use.jinja.
+  const std::string& chat_template_source(bool with_tools = false) const;
 
  private:
   friend class StreamDecoder;

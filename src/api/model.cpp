@@ -159,7 +159,8 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
   if (auto type = quantized_type(options)) impl->weights->quantize_to(*type);
   if (impl->tokenizer && !impl->tokenizer->chat_template_source().empty())
     impl->chat_template.emplace(impl->tokenizer->chat_template_source(),
-                                s.where + ": chat template");
+                                s.where + ": chat template",
+                                impl->tokenizer->chat_template_source(/*with_tools=*/true));
   Model model(std::move(impl));
   if (!options.adapter_path.empty()) model.attach_adapter(options.adapter_path);
   return model;

@@ -49,7 +49,7 @@ int run(const Args& args, const Flags& flags) {
   if (flags.source.empty() || args.given("model")) {
     const std::shared_ptr<const Tokenizer> tokenizer = tokenizer_of(flags.model);
     if (flags.source.empty()) {
-      source = tokenizer->chat_template_source();
+      source = tokenizer->chat_template_source(/*with_tools=*/!input.tools.is_null());
       where = "chat_template";
       if (source.empty())
         fail(ErrorCode::kNotFound, flags.model,

@@ -86,11 +86,14 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool no
     if (token.lstrip) {
       for (size_t before = range.begin; before > done; range.begin = before)
         if (!unicode::is_white_space(unicode::previous_char(text, before))) break;
+      range.begin = std::max(range.begin, done);
     }
     if (token.rstrip) {
       for (size_t after = range.end; after < text.size(); range.end = after)
         if (!unicode::is_white_space(unicode::next_char(text, after))) break;
     }
+    // White space that is itself a token may be gone with the one before.
+    if (range.begin >= range.end) continue;
     if (done < range.begin) out.push_back({nullptr, {done, range.begin}});
     out.push_back({&token, range});
     done = range.end;

@@ -151,23 +151,42 @@ std::vector<std::pair<std::string, Value>> variables(const TemplateInput& input)
 
 struct ChatTemplate::Parsed {
   std::string where;
-  jinja::Template parsed;
+  jinja::Template plain;
+  std::optional<jinja::Template> with_tools;
+  std::optional<Error> broken_tools;  // why there is none: of no matter until a row has tools
+
+  const jinja::Template& chosen(const TemplateInput& input) const {
+    if (input.tools.is_null()) return plain;
+    if (broken_tools) throw *broken_tools;
+    return with_tools ? *with_tools : plain;
+  }
 };
 
-ChatTemplate::ChatTemplate(std::string source, std::string where) {
+ChatTemplate::ChatTemplate(std::string source, std::string where, const std::string& with_tools) {
+  auto parse = [&](const std::string& text, const char* which) {
+    try {
+      return jinja::parse_template(text);
+    } catch (const jinja::SyntaxError& error) {
+      fail(error.unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument, where, which,
+           ":", error.line, ": ", error.message);
+    }
+  };
+  Parsed parsed{where, parse(source, ""), {}, {}};
   try {
-    parsed_ = std::make_unique<Parsed>(Parsed{where, jinja::parse_template(source)});
-  } catch (const jinja::SyntaxError& error) {
-    fail(error.unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument, where, ":",
-         error.line, ": ", error.message);
+    if (!with_tools.empty()) parsed.with_tools = parse(with_tools, " (tool_use)");
+  } catch (const Error& error) {
+    parsed.broken_tools = error;
   }
+  parsed_ = std::make_unique<Parsed>(std::move(parsed));
 }
 
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-bool ChatTemplate::has_generation_blocks() const { return parsed_->parsed.has_generation; }
+bool ChatTemplate::has_generation_blocks(const TemplateInput& input) const {
+  return parsed_->chosen(input).has_generation;
+}
 const std::string& ChatTemplate::where() const { return parsed_->where; }
 
 jinja::Str ChatTemplateAccess::render(const ChatTemplate& chat_template,
@@ -180,7 +199,7 @@ jinja::Str ChatTemplateAccess::render(const ChatTemplate& chat_template,
   } catch (const jinja::Raised& error) {
     fail(error.code, parsed.where, ": ", error.message);
   }
-  jinja::Evaluator evaluator(parsed.parsed, std::move(context), now);
+  jinja::Evaluator evaluator(parsed.chosen(input), std::move(context), now);
   try {
     return evaluator.run();
   } catch (const jinja::Raised& error) {
@@ -191,7 +210,7 @@ jinja::Str ChatTemplateAccess::render(const ChatTemplate& chat_template,
 RenderedChat ChatTemplate::render(const TemplateInput& input) const {
   jinja::Str text = ChatTemplateAccess::render(*this, input);
   RenderedChat out;
-  out.has_generation_blocks = has_generation_blocks();
+  out.has_generation_blocks = has_generation_blocks(input);
   out.messages = message_regions(text, input.messages.size());
   size_t begin = 0;
   int32_t open = -1;

@@ -44,9 +44,11 @@ struct TemplateInput {
 // A parsed template. Immutable: render() may be called from several threads at once.
 class ChatTemplate {
  public:
-  // `where` names the template in messages (a path, or the model's).
+  // `where` names the template in messages (a path, or the model's). `with_tools`, where it is not
+  // empty, is the template of conversations that offer tools.
   // Throws: kInvalidArgument for a syntax error, kUnsupported for a refused construct.
-  explicit ChatTemplate(std::string source, std::string where = "chat_template");
+  explicit ChatTemplate(std::string source, std::string where = "chat_template",
+                        const std::string& with_tools = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -55,7 +57,8 @@ class ChatTemplate {
   // undefined value that is used, a wrong type) or where a bound is reached.
   RenderedChat render(const TemplateInput& input) const;
 
-  bool has_generation_blocks() const;
+  // Whether the template that renders `input` has {% generation %} blocks.
+  bool has_generation_blocks(const TemplateInput& input) const;
   const std::string& where() const;
 
  private:

@@ -265,7 +265,7 @@ std::vector<TemplateSpan> message_regions(const Str& text, size_t messages) {
 
 std::vector<AssistantSpan> assistant_spans(const ChatTemplate& chat_template,
                                            const TemplateInput& input) {
-  if (chat_template.has_generation_blocks()) return generation_spans(chat_template, input);
+  if (chat_template.has_generation_blocks(input)) return generation_spans(chat_template, input);
   return Finder(chat_template, input).run();
 }
 

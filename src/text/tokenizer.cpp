@@ -127,7 +127,10 @@ std::optional<int32_t> Tokenizer::eos_id() const { return impl_->id_of(impl_->eo
 std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of(impl_->pad); }
 std::string Tokenizer::bos() const { return impl_->bos; }
 std::string Tokenizer::eos() const { return impl_->eos; }
-const std::string& Tokenizer::chat_template_source() const { return impl_->chat_template; }
+const std::string& Tokenizer::chat_template_source(bool with_tools) const {
+  const bool own = with_tools && !impl_->tool_template.empty();
+  return own ? impl_->tool_template : impl_->chat_template;
+}
 
 struct StreamDecoder::State {
   const Tokenizer::Impl* tokenizer;

@@ -36,7 +36,7 @@ struct Tokenizer::Impl {
   AddedTokens added;
   int64_t vocab_size = 0;
   std::string bos, eos, pad;  // "" where there is none
-  std::string chat_template;
+  std::string chat_template, tool_template;  // "" where there is none
 };
 
 }  // namespace wick

@@ -71,6 +71,18 @@ class AddedTokenList {
     tokens_.push_back(std::move(token));
   }
 
+  // A special token by name, as transformers takes it: one that the vocabulary has is recognised in
+  // a text, whether or not the lists above have it too.
+  void add_named(std::string content) {
+    std::optional<int32_t> id = model_.find(content);
+    if (!id || by_content_.contains(content) || by_id_.contains(*id)) return;
+    AddedToken token;
+    token.content = std::move(content);
+    token.special = true;
+    token.normalized = false;
+    add(std::move(token), *id, "");
+  }
+
   std::vector<AddedToken> take() { return std::move(tokens_); }
 
  private:
@@ -84,8 +96,28 @@ std::string config_beside(const std::string& tokenizer_file) {
   return std::filesystem::path(tokenizer_file).replace_filename(kConfigName).string();
 }
 
+// "…", {"content": "…"} or null.
+std::string token_content(const Json* value) {
+  if (value && value->is_object()) value = find_member(*value, "content");
+  return value && value->is_string() ? value->get<std::string>() : std::string();
+}
+
+std::string named_token(const Json& json, const char* key) {
+  return token_content(find_member(json, key));
+}
+
+void add_named_tokens(const Json& config, AddedTokenList& list) {
+  for (const char* key :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    list.add_named(named_token(config, key));
+  for (const char* key : {"extra_special_tokens", "additional_special_tokens"})
+    if (const Json* items = find_member(config, key); items && items->is_structured())
+      for (const Json& item : *items) list.add_named(token_content(&item));
+}
+
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
-                                          const BpeModel& model, const std::string& where) {
+                                          const Json& special_map, const BpeModel& model,
+                                          const std::string& where) {
   AddedTokenList list(model);
   if (const Json* items = find_member(tokenizer, "added_tokens")) {
     if (!items->is_array())
@@ -107,30 +139,36 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
       list.add(read_added_token(value, path), id, path);
     }
   }
+  add_named_tokens(config, list);
+  add_named_tokens(special_map, list);
   return list.take();
 }
 
-// A token named in a config: "…", {"content": "…"} or null.
-std::string named_token(const Json& json, const char* key) {
-  const Json* value = find_member(json, key);
-  if (value && value->is_object()) value = find_member(*value, "content");
-  return value && value->is_string() ? value->get<std::string>() : std::string();
-}
-
-// "chat_template" of a config: a text, or a list of {"name", "template"} with one named default.
-std::string read_chat_template(const Json& config, const std::string& where) {
+// "chat_template" of a config: a text, which is the default, or a list of {"name", "template"}.
+std::string read_chat_template(const Json& config, const std::string& where,
+                               std::string_view name = "default") {
   const Json* source = find_member(config, "chat_template");
   if (!source) return {};
-  if (source->is_string()) return source->get<std::string>();
+  if (source->is_string()) return name == "default" ? source->get<std::string>() : std::string();
   if (!source->is_array())
     fail(ErrorCode::kCorruptFile, where, ": chat_template is ", json_kind(*source),
          ", expected a string or a list of {name, template}");
   for (size_t i = 0; i < source->size(); ++i) {
     std::string path = cat(where, ": chat_template[", i, "]");
-    if (get_string((*source)[i], "name", path) == "default")
+    if (get_string((*source)[i], "name", path) == name)
       return get_string((*source)[i], "template", path);
   }
   return {};
+}
+
+constexpr std::string_view kToolUse = "tool_use";
+
+std::string read_template_file(const std::filesystem::path& path) {
+  constexpr size_t kMaxTemplate = size_t{1} << 24;
+  std::string source = read_file(path, kMaxTemplate);
+  if (std::string_view hint = impostor_hint(source); !hint.empty())
+    fail(ErrorCode::kCorruptFile, path.string(), ": ", hint);
+  return source;
 }
 
 Json read_json_if_present(const std::filesystem::path& path) {
@@ -147,7 +185,7 @@ Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const Json& spe
       pre_tokenizer(read_component<PreTokenizer>(tokenizer, "pre_tokenizer", where)),
       post_processor(read_component<PostProcessor>(tokenizer, "post_processor", where)),
       decoder(read_component<Decoder>(tokenizer, "decoder", where)),
-      added(read_added_tokens(tokenizer, config, model, where), normalizer) {
+      added(read_added_tokens(tokenizer, config, special_map, model, where), normalizer) {
   vocab_size = model.id_limit();
   for (const AddedToken& token : added.all())
     vocab_size = std::max<int64_t>(vocab_size, int64_t{token.id} + 1);
@@ -159,6 +197,7 @@ Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const Json& spe
   eos = named("eos_token");
   pad = named("pad_token");
   chat_template = read_chat_template(config, config_beside(where));
+  tool_template = read_chat_template(config, config_beside(where), kToolUse);
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,
@@ -183,15 +222,18 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   Json config = read_json_if_present(folder / kConfigName);
   auto impl = std::make_unique<Impl>(
       tokenizer, config, read_json_if_present(folder / "special_tokens_map.json"), file.string());
-  constexpr size_t kMaxTemplate = size_t{1} << 24;
+  // Files of templates stand for those of the config, all of them.
   if (auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, ignored)) {
-    impl->chat_template = read_file(path, kMaxTemplate);
-    if (std::string_view hint = impostor_hint(impl->chat_template); !hint.empty())
-      fail(ErrorCode::kCorruptFile, path.string(), ": ", hint);
+    impl->chat_template = read_template_file(path);
+    impl->tool_template.clear();
   } else if (impl->chat_template.empty()) {
     std::filesystem::path other = folder / "chat_template.json";
     impl->chat_template = read_chat_template(read_json_if_present(other), other.string());
   }
+  const std::filesystem::path others = folder / "additional_chat_templates";
+  refuse_special_files(others);
+  if (auto path = others / cat(kToolUse, ".jinja"); std::filesystem::exists(path, ignored))
+    impl->tool_template = read_template_file(path);
   return Tokenizer(std::move(impl));
 }
 

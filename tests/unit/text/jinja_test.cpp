@@ -73,6 +73,26 @@ void expect_golden(const Json& golden, const std::string& source, const Template
   EXPECT_EQ(spans, golden.value("generation", Json::array()));
 }
 
+// Models such as Hermes have a template of its own for conversations that offer tools.
+TEST(ChatTemplate, ToolsHaveATemplateOfTheirOwn) {
+  TemplateInput input = input_of(Json::array(
+      {{{"role", "user"}, {"content", "u"}}, {{"role", "assistant"}, {"content", "a"}}}));
+  ChatTemplate chat("{% for m in messages %}<{{ m.content }}>{% endfor %}", "x",
+                    "{{ tools }}{% for m in messages %}[{% generation %}{{ m.content }}"
+                    "{% endgeneration %}]{% endfor %}");
+  EXPECT_EQ(chat.render(input).text, "<u><a>");
+  EXPECT_FALSE(chat.has_generation_blocks(input));
+  input.tools = Json::array({1});
+  EXPECT_EQ(chat.render(input).text, "[1][u][a]");
+  EXPECT_TRUE(chat.has_generation_blocks(input));
+  EXPECT_EQ(assistant_spans(chat, input).size(), 2u);
+  // One that cannot be used is of no matter without tools.
+  ChatTemplate broken("plain", "x", "\n{{ 1 + }}");
+  EXPECT_NE(error_of([&] { broken.render(input); }).find("x (tool_use):2: "), std::string::npos);
+  input.tools = nullptr;
+  EXPECT_EQ(broken.render(input).text, "plain");
+}
+
 TEST(Jinja, SnippetsRenderAsInTransformers) {
   TemplateInput input = input_of(goldens()["conversations"]["system"]);
   input.extra = goldens()["given"];

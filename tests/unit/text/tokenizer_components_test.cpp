@@ -110,6 +110,32 @@ TEST(Tokenizer, ErrorsNameTheKey) {
   EXPECT_THROW(Tokenizer::load("/no/such/folder"), Error);
 }
 
+// As transformers: special tokens that only tokenizer_config.json names are recognised, too.
+TEST(Tokenizer, TokensThatOnlyTheConfigNamesAreSpecial) {
+  Json json = small_tokenizer();
+  const std::string plain = json.dump();
+  Tokenizer t = Tokenizer::from_json(
+      plain, R"({"eos_token": "abc", "extra_special_tokens": ["bc"], "pad_token": "nowhere"})");
+  ASSERT_TRUE(t.eos_id().has_value());
+  EXPECT_TRUE(t.is_special(*t.eos_id()));
+  EXPECT_TRUE(t.is_special(*t.id_of("bc")));
+  EXPECT_FALSE(t.pad_id().has_value());
+  EXPECT_EQ(t.vocab_size(), Tokenizer::from_json(plain).vocab_size());
+  EXPECT_EQ(t.decode(t.encode_ids("abcbc", false)), "");
+}
+
+// White space that a token strips may be the next one's text.
+TEST(Tokenizer, ATokenOfWhiteSpaceIsTakenOnce) {
+  Json json = small_tokenizer();
+  json["added_tokens"] = Json::array({{{"id", 9},
+                                       {"content", "  "},
+                                       {"lstrip", true},
+                                       {"rstrip", true},
+                                       {"normalized", false},
+                                       {"special", true}}});
+  EXPECT_EQ(Tokenizer::from_json(json.dump()).encode_ids("    ", false), std::vector<int32_t>{9});
+}
+
 TEST(Tokenizer, ReadsTheFilesBesideIt) {
   auto folder = std::filesystem::temp_directory_path() /
                 ("wick_tokenizer_test_" + std::to_string(::getpid()));
@@ -133,6 +159,7 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   EXPECT_EQ(t.pad_id(), 3);
   EXPECT_EQ(t.vocab_size(), 10);
   EXPECT_EQ(t.chat_template_source(), "D");
+  EXPECT_EQ(t.chat_template_source(/*with_tools=*/true), "T");
   std::vector<Token> tokens = t.encode("a  <s><new>", false);
   ASSERT_EQ(tokens.size(), 3u);
   EXPECT_EQ(tokens[1].id, 6);
@@ -140,6 +167,11 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   EXPECT_EQ(tokens[2].id, 9);
   write_file(folder / "chat_template.jinja", "file");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "file");
+  EXPECT_EQ(Tokenizer::load(folder).chat_template_source(true), "file");
+  make_folder(folder / "additional_chat_templates");
+  write_file(folder / "additional_chat_templates" / "tool_use.jinja", "tools");
+  EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "file");
+  EXPECT_EQ(Tokenizer::load(folder).chat_template_source(true), "tools");
   std::filesystem::remove(folder / "chat_template.jinja");
   write_file(folder / "tokenizer_config.json", "{}");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "J");
