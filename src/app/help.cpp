@@ -104,7 +104,7 @@ std::string overview() {
       "  wick plan --model path/to/model --data data\n\n"
       "wick VERB --help shows a verb's options; --config FILE.yaml reads them from a file.\n"
       "Without --model, every verb uses the small model inside wick.\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted after saving.\n";
+      "Exit codes: 0 done, 1 failed, 2 wrong use, 130 interrupted (training saves first).\n";
   return text;
 }
 

@@ -200,7 +200,7 @@ std::string man_page() {
          ".SH \"EXIT STATUS\"\n"
          ".TP\n.B 0\ndone\n.TP\n.B 1\nfailed; standard error has one line that says why\n"
          ".TP\n.B 2\nwrong use: an unknown flag or key, or a value of the wrong kind\n"
-         ".TP\n.B 130\ninterrupted, after saving\n";
+         ".TP\n.B 130\ninterrupted; training saves first\n";
 }
 
 std::string markdown_reference() {
@@ -214,7 +214,7 @@ std::string markdown_reference() {
       "`wick VERB [options]`. A flag means the same in every verb. `--json` puts one object per "
       "line "
       "on standard\noutput and people's text on standard error. Exit codes: 0 done, 1 failed (one "
-      "line on standard error says\nwhy), 2 wrong use, 130 interrupted after saving.\n\n"
+      "line on standard error says\nwhy), 2 wrong use, 130 interrupted (training saves first).\n\n"
       "`--config FILE.yaml` sets the same options: keys are the flags' names with underscores. The "
       "command line beats\nthe file, which beats the defaults. mlx-lm's nested `lora_parameters`, "
       "`lr_schedule` and `optimizer_config` are\nunderstood. Keys of another verb are left aside, "
