@@ -28,7 +28,8 @@ struct GenerateOptions {
   bool ignore_eos = false;
   uint64_t seed = 0;
   // Asked while weights are read and packed and between runs of the model: true ends the text as
-  // `cancelled`, or, before its first token, throws kCancelled.
+  // `cancelled`, or, before its first token, throws kCancelled. Of many texts those that have ended
+  // stay; where there is none, it throws.
   std::function<bool()> should_stop = {};
 };
 

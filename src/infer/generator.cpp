@@ -229,6 +229,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
   std::vector<float> logits;
   const size_t vocab = static_cast<size_t>(config_.vocab);
   bool cancelled = false, changed = true;
+  size_t ended = 0;
   auto is_stopped = [&] {
     cancelled |= options.should_stop && options.should_stop();
     return cancelled;
@@ -243,6 +244,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
     if (!a.sequence->done) return;
     results[a.index] = std::move(a.sequence->result);
     a.sequence.reset();
+    ++ended;
     if (on_done && !on_done(a.index, results[a.index])) cancelled = true;
   };
 
@@ -322,6 +324,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
         changed |= !a.sequence;
       }
   }
+  if (cancelled && ended == 0) fail(ErrorCode::kCancelled, "stopped before an answer had ended");
   return results;
 }
 

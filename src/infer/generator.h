@@ -49,7 +49,7 @@ class TextGenerator {
                    const OnText& on_text = {});
 
   // Up to `slots` at a time; `on_done` gets each result with its index as it ends; false stops all,
-  // as should_stop does. Throws: kCancelled where it was stopped while weights were read.
+  // as should_stop does. Throws: kCancelled where that is before a text has ended.
   using OnDone = std::function<bool(size_t index, const Decoded& result)>;
   std::vector<Decoded> generate_many(const std::vector<std::vector<int32_t>>& prompts,
                                      const DecodeOptions& options, int64_t slots,

@@ -84,18 +84,27 @@ TEST_F(Stop, ManyAnswersBetweenTokens) {
 }
 
 TEST_F(Stop, AnEvaluation) {
-  Model model = Model::load(engine_), other = Model::load(engine_);
   auto loss = [&](Model& m, const EvalOptions& options) {
     const Dataset data = Dataset::load(m, (root_ / "data").string(), "valid");
     return evaluate(m, data, options).loss;
   };
-  for (int at : {1, 20, 95}) {
+  auto calls_until = [&](Model& model, int at) {
     Asked asked{at};
     EvalOptions options;
     options.should_stop = asked.question();
-    EXPECT_EQ(code_of([&] { loss(model, options); }), ErrorCode::kCancelled) << at;
+    const ErrorCode code = code_of([&] { loss(model, options); });
+    EXPECT_EQ(code == ErrorCode::kCancelled, asked.calls >= at) << at;
+    return asked.calls;
+  };
+  Model other = Model::load(engine_);
+  const int all = calls_until(other, 1 << 30);
+  EXPECT_GT(all, 3);
+  for (int at : {1, all / 2, all}) {
+    Model model = Model::load(engine_);
+    EXPECT_EQ(calls_until(model, at), at);
+    // What was read in part is read to its end by the next.
+    EXPECT_EQ(loss(model, {}), loss(other, {})) << at;
   }
-  EXPECT_EQ(loss(model, {}), loss(other, {}));
 }
 
 }  // namespace
