@@ -304,15 +304,13 @@ int64_t TrainStep::untouched_bytes() const {
 }
 
 void TrainStep::set_params(int64_t first, std::span<const float> params) {
-  const auto count = static_cast<int64_t>(params.size());
-  WICK_CHECK(first >= 0 && first + count <= trainable_.layout.size());
-  backend_->upload(*params_, DType::kF32, first, count, params.data());
+  WICK_CHECK(first >= 0 && first + std::ssize(params) <= trainable_.layout.size());
+  backend_->upload(*params_, DType::kF32, first, std::ssize(params), params.data());
 }
 
 void TrainStep::get_params(int64_t first, std::span<float> params) const {
-  const auto count = static_cast<int64_t>(params.size());
-  WICK_CHECK(first >= 0 && first + count <= trainable_.layout.size());
-  backend_->download(*params_, DType::kF32, first, count, params.data());
+  WICK_CHECK(first >= 0 && first + std::ssize(params) <= trainable_.layout.size());
+  backend_->download(*params_, DType::kF32, first, std::ssize(params), params.data());
 }
 
 void TrainStep::set_state(size_t which, int64_t first, std::span<const std::byte> bytes) {
