@@ -154,13 +154,18 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
       cache_v{p.cache_v.data, p.cache_v.ld};
   int row = 0, part = 0;
   KeyPart looks{};
-  // One row's jobs are shared by four warps each.
+  // One row's jobs are shared by four warps each, which have one; else the keys of a warp's next
+  // job are asked for with the last ones of this.
   const int first_job = kOne ? warp / 4 : warp, quarter = warp % 4;
   constexpr int kJobsAtOnce = kOne ? kAttendWarps / 4 : kAttendWarps;
   KeyBlock<E, kOne> ahead;
-  if (first_job < jobs) looks = part_of(first_job, row, part);
-  if (looks.first < looks.stop)
-    ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop, quarter);
+  auto begin_job = [&](int job) {
+    if (job >= jobs) return;
+    looks = part_of(job, row, part);
+    if (looks.first < looks.stop)
+      ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop, quarter);
+  };
+  begin_job(first_job);
 
   // A thread's pair of q, k and v.
   const int mm = threadIdx.x & ((1 << m_shift) - 1), pair = threadIdx.x >> m_shift;
@@ -262,32 +267,34 @@ __global__ void __launch_bounds__(kAttendThreads, 2)
   barrier_wait(given, 0);
 
   for (int job = first_job; job < jobs; job += kJobsAtOnce) {
-    if (job != first_job) {
-      looks = part_of(job, row, part);
-      if (looks.first < looks.stop)
-        ahead.take(cache_k, cache_v, kv * E, looks.first, looks.stop, quarter);
+    if (looks.first >= looks.stop) {
+      if constexpr (!kOne) begin_job(job + kJobsAtOnce);
+      continue;
     }
-    if (looks.first >= looks.stop) continue;
+    const int of_row = row, of_part = part;
+    const KeyPart keys = looks;
     uint4 q[E / 32];
 #pragma unroll
     for (int j = 0; j < E / 32; ++j)
-      q[j] = load16(made + row * new_ld + min(g, group - 1) * E + 32 * j + 8 * t);
+      q[j] = load16(made + of_row * new_ld + min(g, group - 1) * E + 32 * j + 8 * t);
     HeadSums<E, kOne> sums;
-    for (int j0 = looks.first; j0 < looks.stop; j0 += kAttendKeys) {
+    for (int j0 = keys.first; j0 < keys.stop; j0 += kAttendKeys) {
       KeyBlock<E, kOne> block = ahead;
-      if (j0 + kAttendKeys < looks.stop)
-        ahead.take(cache_k, cache_v, kv * E, j0 + kAttendKeys, looks.stop, quarter);
+      if (j0 + kAttendKeys < keys.stop)
+        ahead.take(cache_k, cache_v, kv * E, j0 + kAttendKeys, keys.stop, quarter);
+      else if constexpr (!kOne)
+        begin_job(job + kJobsAtOnce);
       for (int r = 0; r < m; ++r)
         block.replace(new_rows[r], made + r * new_ld + width, made + r * new_ld + width + E, j0,
-                      looks.stop, quarter);
-      sums.add(block, q, j0, looks.stop, p.scale2);
+                      keys.stop, quarter);
+      sums.add(block, q, j0, keys.stop, p.scale2);
     }
     sums.finish();
 #pragma unroll
     for (int j = 0; j < E / 64 && g < group; ++j) {
       const int chunk = g * kChunks + 4 * j + t;
       const Neighbour to(chunk & (cluster - 1));
-      const int slot = (row * owned + (chunk >> p.cluster_shift)) * all_parts + part;
+      const int slot = (of_row * owned + (chunk >> p.cluster_shift)) * all_parts + of_part;
       float* to_sums = joint + slot * 16;
       if constexpr (kOne) {
 #pragma unroll

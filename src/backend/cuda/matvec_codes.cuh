@@ -40,16 +40,24 @@ struct CodesArgs {
   int joint_floats;                 // of a turn's sums
 };
 
-// Goes round the ring.
+// Goes round the ring. A warp that multiplies sees every so manyth tile only, and copies may end
+// out of turn: it may ask for a stage while the tile before is still on its way there, which one
+// bit of a barrier's phase does not tell from what it waits for. So even and odd rounds have
+// barriers of their own: the one before last is over when a tile of the last one has been seen, as
+// long as a warp's steps are no longer than the ring.
 struct CodesPlace {
-  int stage = 0, parity = 0;
+  int stage = 0, round = 0;
   __device__ void step(int stages, int by = 1) {
     stage += by;
     while (stage >= stages) {
       stage -= stages;
-      parity ^= 1;
+      ++round;
     }
   }
+  __device__ CopyBarrier* of(CopyBarrier* full) const {
+    return full + round % 2 * kCodesStages + stage;
+  }
+  __device__ int parity() const { return round / 2 % 2; }
 };
 
 // The tiles of this block.
@@ -70,6 +78,7 @@ __device__ inline void copy_codes(const CodesArgs<W, Out>& p, uint8_t* ring, Cop
   const int lane = threadIdx.x % 32;
   if (lane < p.stages) {
     barrier_init(full + lane, kCopyArrivals);
+    barrier_init(full + kCodesStages + lane, kCopyArrivals);
     barrier_init(empty + lane, p.pieces);
   }
   barriers_ready();
@@ -83,9 +92,9 @@ __device__ inline void copy_codes(const CodesArgs<W, Out>& p, uint8_t* ring, Cop
     const bool partner = Out::kPairs && lane >= count;
     const int j = min(partner ? lane - count : lane, count - 1);
     const uint8_t* row = p.w.row(p.out.row(p.out.spot(mine.item(tile) + j), partner));
-    if (!first_round) barrier_wait(empty + place.stage, place.parity ^ 1);
+    if (!first_round) barrier_wait(empty + place.stage, (place.round - 1) % 2);
     copy_rows(ring + place.stage * Out::kRows * p.stage_ld, p.stage_ld, row, rows, p.w.bytes,
-              full + place.stage);
+              place.of(full));
     place.step(p.stages);
     if (first_round && place.stage == 0) {
       first_round = false;
@@ -102,7 +111,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
   constexpr int kRows = Out::kRows, kItems = Out::kItems;
   constexpr int kWarps = W::kWarps, kWorkers = 32 * kWarps;
   extern __shared__ uint4 dynamic[];
-  __shared__ CopyBarrier full[kCodesStages], empty[kCodesStages];
+  __shared__ CopyBarrier full[2 * kCodesStages], empty[kCodesStages];
   const int m = kOne ? 1 : p.m, m_shift = kOne ? 0 : p.m_shift;
   let_next_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -153,7 +162,7 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
       const int low = min(g, count - 1);
       const int high = Out::kPairs ? count + low : min(g + 8, count - 1);
       typename W::template Sums<kTiles> sums;
-      barrier_wait(full + place.stage, place.parity);
+      barrier_wait(place.of(full), place.parity());
       p.w.template multiply<kRows, kTiles>(stage + low * p.stage_ld, stage + high * p.stage_ld,
                                            lane_x, begin, end, t, sums);
       __syncwarp();
@@ -207,8 +216,9 @@ __global__ void __launch_bounds__(32 * W::kWarps + 32, W::kBlocks)
 constexpr int64_t kCodesRing = int64_t{120} << 10;
 // Where two blocks share a multiprocessor of 228 KB: all of one but what is static (and a KB of the
 // card's), if that leaves so many stages.
-constexpr int64_t kCodesHalf = (int64_t{113} << 10) - 4352, kCodesLeast = 5;
-constexpr size_t kCodesShared = size_t{220} << 10, kCodesTurn = size_t{24} << 10;
+constexpr int64_t kCodesHalf = (int64_t{113} << 10) - 4480, kCodesLeast = 5;
+constexpr size_t kCodesShared = size_t{220} << 10, kCodesTurn = size_t{24} << 10,
+                 kCodesShortTurn = size_t{4} << 10;
 
 // Into how many pieces the units of a tile are cut for `warps` of them, by a count of
 // instructions: those of a unit, of a piece, of a sum of pieces.
@@ -254,15 +264,23 @@ bool launch_coded(const Queue& queue, const MatvecIn& in, const W& w, const Oper
   const int64_t pieces = codes_pieces(tiles, units, stages, kWarps);
   const int k = static_cast<int>(x.cols), m_shift = shift_of(x.rows);
   const int64_t tile_floats = pieces * kRows << m_shift;
-  const int64_t turn =
-      std::clamp<int64_t>(static_cast<int64_t>(kCodesTurn) / (4 * tile_floats), 1, tiles);
   const bool one = x.rows == 1 && x_columns(k) <= 256 * kWarps;
   const int gains = norms && !one ? x_columns(k) : 0;
-  const int64_t beside = x.rows * (x_ld(k) * 2 + x_counts_ld(k) * 4) + gains * 4 +
-                         turn * tile_floats * 4 * (tiles > turn ? 2 : 1);
+  int64_t turn = 0, beside = 0;
+  const auto take_turns = [&](size_t bytes) {
+    turn = std::clamp<int64_t>(static_cast<int64_t>(bytes) / (4 * tile_floats), 1, tiles);
+    beside = x.rows * (x_ld(k) * 2 + x_counts_ld(k) * 4) + gains * 4 +
+             turn * tile_floats * 4 * (tiles > turn ? 2 : 1);
+  };
+  take_turns(kCodesTurn);
   if (many && !all) {  // how many pieces a tile has must not depend on the rows
-    const int64_t fit = (kCodesHalf - beside) / (kRows * stage_ld);
-    if (fit >= kCodesLeast) stages = std::min(stages, fit);
+    const int64_t least = std::max(kCodesLeast, divide_up(int64_t{kWarps}, pieces));
+    const auto fit = [&] { return (kCodesHalf - beside) / (kRows * stage_ld); };
+    if (fit() < least) take_turns(kCodesShortTurn);
+    if (fit() >= least)
+      stages = std::min(stages, fit());
+    else
+      take_turns(kCodesTurn);
   }
   const int64_t ring_rows = all ? all_rows : stages * kRows;
   auto narrow = [](int64_t n) { return static_cast<int>(n); };

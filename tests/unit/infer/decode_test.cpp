@@ -203,6 +203,36 @@ TEST(Decode, AWalkInBf16FollowsItsLogits) {
       for (int32_t slots : {1, 3}) follows_its_logits(device, layers, slots);
 }
 
+// A vocabulary so long that the head's ring of tiles is filled again and again while copies end out
+// of turn: many rows of codes are drawn, the same each time.
+TEST(Decode, ALongHeadInCodesDrawsTheSameEachTime) {
+  ModelConfig config = even_config();
+  config.hidden = 896;
+  config.heads = 14;
+  config.windows = {0, 0};
+  config.vocab = 151936;
+  constexpr int32_t kSteps = 2000, kSlots = 8;
+  config.max_positions = kSteps + 1;
+  for (const std::string& device : backend_names()) {
+    if (device != "cuda") continue;
+    const auto backend = open_backend({.device = device});
+    ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+    weights.compute_in(DType::kBF16);
+    weights.quantize_to(DType::kQ4G32);
+    DecoderEngine engine(*backend, config, weights, {}, nullptr, kSlots, kSteps + 1);
+    std::vector<SlotToken> first;
+    for (int32_t slot = 0; slot < kSlots; ++slot) first.push_back({17 * slot + 3, slot, 0, true});
+    std::vector<int32_t> wanted, drawn;
+    for (int again = 0; again < 5; ++again) {
+      engine.walk_from(first, {});
+      engine.walk(kSteps);
+      engine.walked(kSteps, drawn);
+      if (again == 0) wanted = drawn;
+      EXPECT_EQ(drawn, wanted);
+    }
+  }
+}
+
 // The tokens that a back end draws itself are those that the host draws from its logits.
 TEST(Decode, BackEndsDrawWhatTheHostDraws) {
   const ModelConfig config = small_config();
