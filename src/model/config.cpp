@@ -32,12 +32,25 @@ void read_yarn(const Json& scaling, const std::string& where, RopeConfig& rope) 
                above > 0 && below > 0 ? sharpness(above) / sharpness(below) : sharpness(1.0));
 }
 
+// Newer families give each kind of layer a rope of its own, one object deeper.
+void check_rope(const Json& rope, const char* key, const std::string& where) {
+  if (!rope.is_object())
+    fail(ErrorCode::kCorruptFile, where, ": ", key, " is ", json_kind(rope),
+         ", expected an object");
+  for (const auto& [name, value] : rope.items())
+    if (value.is_object())
+      fail(ErrorCode::kUnsupported, where, ": ", key, " has a rope of its own for \"", name,
+           "\"; wick computes one rope for all layers");
+}
+
 // transformers 5 nests everything under rope_parameters; before, rope_theta stood at the top and
 // rope_scaling beside it.
 RopeConfig read_rope(const Json& config, const std::string& where) {
   RopeConfig rope;
   const Json* nested = find_member(config, "rope_parameters");
   const Json* scaling = find_member(config, "rope_scaling");
+  if (nested) check_rope(*nested, "rope_parameters", where);
+  if (scaling) check_rope(*scaling, "rope_scaling", where);
   // Where both stand, transformers goes by rope_scaling alone: a rope_theta that only the other one
   // has would be 10000 there.
   if (scaling && !scaling->empty() && nested && nested->contains("rope_theta") &&
@@ -53,12 +66,22 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
       get_string(*scaling, "rope_type", where, get_string(*scaling, "type", where, "default"));
   if (type == "default") return rope;
   constexpr const char* kTypes[] = {"linear", "llama3", "yarn"};
+  const int64_t positions = get_int(config, "max_position_embeddings", where, 2048, {1, kMany});
   if (std::find(std::begin(kTypes), std::end(kTypes), type) == std::end(kTypes))
     fail(ErrorCode::kUnsupported, where, ": rope_type \"", type,
-         "\" is not computed; wick knows default, linear, llama3 and yarn");
-  const int64_t positions = get_int(config, "max_position_embeddings", where, 2048, {1, kMany});
+         "\" is not computed; wick knows default, linear, llama3 and yarn",
+         type == "dynamic" ? cat(" (dynamic is the same as default for rows of up to ", positions,
+                                 " tokens: with \"default\" in its place the model runs these)")
+                           : "");
+  if (get_float(*scaling, "partial_rotary_factor", where,
+                get_float(config, "partial_rotary_factor", where, 1.0)) != 1.0)
+    fail(ErrorCode::kUnsupported, where,
+         ": partial_rotary_factor is not computed with rope_type \"", type, "\"");
+  // As transformers: the one outside, which Phi's files have, counts before the one inside.
+  constexpr const char* kOriginal = "original_max_position_embeddings";
   rope.original_positions =
-      get_int(*scaling, "original_max_position_embeddings", where, positions, {1, kMany});
+      get_int(config, kOriginal, where, get_int(*scaling, kOriginal, where, positions, {1, kMany}),
+              {1, kMany});
   std::optional<double> stretch;
   if (type == "yarn")
     stretch = static_cast<double>(positions) / static_cast<double>(rope.original_positions);
@@ -69,8 +92,6 @@ RopeConfig read_rope(const Json& config, const std::string& where) {
     rope.scaling = RopeConfig::Scaling::kLlama3;
     rope.low_freq_factor = get_float(*scaling, "low_freq_factor", where, {}, {1e-6, 1e6});
     rope.high_freq_factor = get_float(*scaling, "high_freq_factor", where, {}, {1e-6, 1e6});
-    rope.original_positions =
-        get_int(*scaling, "original_max_position_embeddings", where, {}, {1, kMany});
     if (rope.high_freq_factor <= rope.low_freq_factor)
       fail(ErrorCode::kCorruptFile, where, ": high_freq_factor ", rope.high_freq_factor,
            " must be above low_freq_factor ", rope.low_freq_factor);

@@ -15,25 +15,6 @@ int64_t sliding_window(const Json& config, const std::string& where) {
   return get_int(config, "sliding_window", where, 0, {0, int64_t{1} << 40});
 }
 
-}  // namespace
-
-ModelConfig read_llama_config(const Json& config, const std::string& where) {
-  ModelConfig c = read_common_config(config, where);
-  c.qkv_bias = c.o_bias = get_bool(config, "attention_bias", where, false);
-  c.mlp_bias = get_bool(config, "mlp_bias", where, false);
-  return c;
-}
-
-ModelConfig read_mistral_config(const Json& config, const std::string& where) {
-  ModelConfig c = read_common_config(config, where);
-  if (!config.contains("num_key_value_heads")) c.kv_heads = std::min<int64_t>(8, c.heads);
-  int64_t window = sliding_window(config, where);
-  std::fill(c.windows.begin(), c.windows.end(), window);
-  return c;
-}
-
-namespace {
-
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
 void check_layer_types(const Json& types, const std::string& where, int64_t layers) {
@@ -46,6 +27,29 @@ void check_layer_types(const Json& types, const std::string& where, int64_t laye
       fail(ErrorCode::kUnsupported, where, ": layer_types has ", dump_json(type),
            ", which is not computed; wick knows ", kFull, " and ", kSliding);
 }
+
+}  // namespace
+
+ModelConfig read_llama_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  c.qkv_bias = c.o_bias = get_bool(config, "attention_bias", where, false);
+  c.mlp_bias = get_bool(config, "mlp_bias", where, false);
+  return c;
+}
+
+ModelConfig read_mistral_config(const Json& config, const std::string& where) {
+  ModelConfig c = read_common_config(config, where);
+  if (!config.contains("num_key_value_heads")) c.kv_heads = std::min<int64_t>(8, c.heads);
+  const int64_t window = sliding_window(config, where);
+  // As transformers: with layer_types it is a Ministral, whose layers differ.
+  const Json* types = find_member(config, "layer_types");
+  if (types) check_layer_types(*types, where, c.layers);
+  for (size_t i = 0; i < c.windows.size(); ++i)
+    if (!types || (*types)[i] == kSliding) c.windows[i] = window;
+  return c;
+}
+
+namespace {
 
 // Qwen: a window only with use_sliding_window, and then by layer_types, or above max_window_layers.
 void read_qwen_windows(const Json& config, const std::string& where, ModelConfig& c) {

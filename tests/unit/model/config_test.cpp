@@ -42,6 +42,47 @@ TEST(ModelConfig, ARopeThatIsNotComputedIsNamed) {
   EXPECT_PRED2(contains, refusal(R"({"rope_scaling": {"rope_type": "longrope",
                            "short_factor": [1], "long_factor": [2]}})"),
                "rope_type \"longrope\" is not computed; wick knows default, linear");
+  EXPECT_PRED2(contains, refusal(R"({"rope_scaling": {"type": "dynamic", "factor": 2},
+                           "max_position_embeddings": 77})"),
+               "the same as default for rows of up to 77 tokens");
+  EXPECT_PRED2(contains, refusal(R"({"rope_parameters": {
+                           "full_attention": {"rope_type": "default", "rope_theta": 1e6}}})"),
+               "a rope of its own for \"full_attention\"");
+  EXPECT_PRED2(contains, refusal(R"({"rope_scaling": "linear"})"),
+               "rope_scaling is a string, expected an object");
+  EXPECT_PRED2(contains, refusal(R"({"partial_rotary_factor": 0.5,
+                           "rope_scaling": {"type": "linear", "factor": 2}})"),
+               "partial_rotary_factor is not computed with rope_type \"linear\"");
+}
+
+// As transformers: the length of pretraining outside counts before the one inside, and without
+// either it is the model's own.
+TEST(ModelConfig, PositionsOfPretraining) {
+  auto original = [](const char* inside, const char* outside) {
+    Json config = with(outside), rope = parse_json(inside, "test");
+    config["max_position_embeddings"] = 64;
+    rope.update(Json{
+        {"rope_type", "llama3"}, {"factor", 4}, {"low_freq_factor", 1}, {"high_freq_factor", 4}});
+    config["rope_parameters"] = rope;
+    return read_config(config, {}, "config.json").rope.original_positions;
+  };
+  EXPECT_EQ(original(R"({"original_max_position_embeddings": 16})", "{}"), 16);
+  EXPECT_EQ(original("{}", R"({"original_max_position_embeddings": 8})"), 8);
+  EXPECT_EQ(original(R"({"original_max_position_embeddings": 16})",
+                     R"({"original_max_position_embeddings": 8})"),
+            8);
+  EXPECT_EQ(original("{}", "{}"), 64);
+}
+
+// As transformers: a Mistral with layer_types is a Ministral.
+TEST(ModelConfig, LayersOfMistral) {
+  const char* kTypes =
+      R"({"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 5,
+          "layer_types": ["sliding_attention", "full_attention"]})";
+  EXPECT_EQ(read_config(with(kTypes), {}, "config.json").windows, (std::vector<int64_t>{5, 0}));
+  Json plain = with(kTypes);
+  plain.erase("layer_types");
+  EXPECT_EQ(read_config(plain, {}, "config.json").windows, (std::vector<int64_t>{5, 5}));
 }
 
 TEST(ModelConfig, LayerTypesAreOnePerLayerAndKnown) {
