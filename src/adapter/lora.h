@@ -161,12 +161,14 @@ class Adapter {
  private:
   void place();
   void declare_tokens(std::span<const LinearInfo> linears);
+  void count_layers(std::span<const LinearInfo> linears);
   std::vector<LoraModule> modules_;
   std::vector<WholeModule> wholes_;
   std::optional<TokenRows> tokens_;
   ParamLayout layout_;
   LoraOptions options_;
   std::vector<float> frozen_;
+  int64_t layers_ = 0;  // blocks of the model, adapted or not
 };
 
 }  // namespace wick

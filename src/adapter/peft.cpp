@@ -278,6 +278,10 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   if (o.bias != "none" && o.bias != "all" && o.bias != "lora_only")
     fail(ErrorCode::kCorruptFile, where, ": bias is ", o.bias, ", wanted none, all or lora_only");
   o.init = read_init(config, where);
+  if (o.dora && o.init == "pissa")
+    fail(ErrorCode::kUnsupported, where,
+         ": use_dora with init_lora_weights pissa; wick does not run them together: merge the "
+         "adapter with PEFT (merge_and_unload) and use the result as the model");
   o.lora_plus_ratio = lora_plus_ratio;
   for (const LinearInfo& l : linears) {
     if (auto whole = sorted.wholes.find(l.module); whole != sorted.wholes.end()) {
@@ -298,8 +302,13 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
          " trainable_tokens_delta, unlike what ", where, " says");
-  adapter.declare_tokens(linears);
-  adapter.place();
+  adapter.count_layers(linears);
+  try {
+    adapter.declare_tokens(linears);
+    adapter.place();
+  } catch (const Error& error) {
+    fail(error.code(), where, ": ", error.what());
+  }
   params.assign(static_cast<size_t>(adapter.param_count()), 0.0f);
   auto read = [&](const TensorInfo& t, int64_t offset) {
     to_floats(t, file.bytes(t), params.data() + offset, file_name);

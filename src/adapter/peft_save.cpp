@@ -16,15 +16,13 @@ namespace {
 const std::string kPrefix = "base_model.model.";
 
 // target_modules and layers_to_transform that PEFT resolves to exactly these modules: suffixes
-// where every one of them is adapted in the same blocks, else whole names.
-void write_targets(const std::vector<LoraModule>& modules, Json& config) {
+// where every one of them is adapted in the same blocks, else whole names. `blocks`: of the model.
+void write_targets(const std::vector<LoraModule>& modules, int64_t blocks, Json& config) {
   std::map<std::string, std::set<int64_t>> layers;
   bool outside = false;
-  int64_t last_layer = -1;
   for (const LoraModule& m : modules) {
     layers[last_part(m.module)].insert(m.layer);
     outside |= m.layer < 0;
-    last_layer = std::max(last_layer, m.layer);
   }
   const std::set<int64_t>& first = layers.begin()->second;
   bool even = !outside;
@@ -34,7 +32,7 @@ void write_targets(const std::vector<LoraModule>& modules, Json& config) {
   config["layers_pattern"] = nullptr;
   if (even) {
     for (const auto& [suffix, own] : layers) targets.push_back(suffix);
-    if (static_cast<int64_t>(first.size()) != last_layer + 1) {
+    if (static_cast<int64_t>(first.size()) != blocks) {
       config["layers_to_transform"] = std::vector<int64_t>(first.begin(), first.end());
       config["layers_pattern"] = "layers";
     }
@@ -83,7 +81,7 @@ Json Adapter::peft_config(const std::string& base_model) const {
   config["inference_mode"] = true;
   config["init_lora_weights"] = true;
   if (o.init == "gaussian") config["init_lora_weights"] = "gaussian";
-  write_targets(modules_, config);
+  write_targets(modules_, layers_, config);
   config["lora_alpha"] = twice == 2
                              ? (o.rslora ? std::sqrt(2.0) : 2.0) * static_cast<double>(o.alpha)
                              : static_cast<double>(o.alpha);

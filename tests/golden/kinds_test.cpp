@@ -363,5 +363,40 @@ TEST(Patterns, AreReadAsPeftReadsThem) {
   EXPECT_EQ(by_pattern<int64_t>(ranks, "q_proj", 8, ""), 8);
 }
 
+// The file names the blocks that are adapted, the first of the model too: PEFT would adapt them
+// all, and look for the others' biases where it keeps those of adapted linears.
+TEST(Saved, NamesTheAdaptedBlocks) {
+  const Case c("qwen2_window");
+  auto layers = [&](std::vector<int64_t> blocks) {
+    LoraOptions options;
+    options.layers_to_transform = std::move(blocks);
+    return Adapter::create(options, adaptable_linears(c.config)).peft_config("base");
+  };
+  ASSERT_EQ(c.config.layers, 3);
+  EXPECT_EQ(layers({0})["layers_to_transform"], Json::array({0}));
+  EXPECT_EQ(layers({0, 1})["layers_to_transform"], Json::array({0, 1}));
+  EXPECT_EQ(layers({1, 2})["layers_to_transform"], Json::array({1, 2}));
+  EXPECT_TRUE(layers({0, 1, 2})["layers_to_transform"].is_null());
+}
+
+// PEFT has adapters that wick does not run; it says so, and which file it is.
+TEST(Refused, KindsThatDoNotGoTogether) {
+  const Case c = Case::kind("dora");
+  Folder folder("refused");
+  std::filesystem::copy(c.folder + "/adapter", folder.path());
+  Json config = read_json(folder.path() / "adapter_config.json");
+  config["init_lora_weights"] = "pissa";
+  write_file(folder.path() / "adapter_config.json", dump_json(config));
+  std::vector<float> params;
+  try {
+    Adapter::load(folder.path(), adaptable_linears(c.config), params);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.rfind((folder.path() / "adapter_config.json").string(), 0), 0u) << message;
+    EXPECT_NE(message.find("use_dora with init_lora_weights pissa"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace wick::golden
