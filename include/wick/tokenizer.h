@@ -7,12 +7,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "wick/handle.h"
 
 namespace wick {
 
@@ -30,8 +33,9 @@ class Tokenizer {
   // Reads tokenizer.json, and beside it, where present, tokenizer_config.json,
   // special_tokens_map.json, chat_template.jinja, chat_template.json and
   // additional_chat_templates/tool_use.jinja.
+  // Added tokens with ids of `id_limit` or more are left out, as if the files did not have them.
   // Throws: kNotFound without tokenizer.json; kCorruptFile, kUnsupported naming file and key.
-  static Tokenizer load(const std::filesystem::path& folder);
+  static Tokenizer load(const std::filesystem::path& folder, int64_t id_limit = INT64_MAX);
   // The same from texts. `where` begins the messages about tokenizer_json.
   static Tokenizer from_json(std::string_view tokenizer_json,
                              std::string_view tokenizer_config_json = {},
@@ -57,7 +61,11 @@ class Tokenizer {
   std::string bytes_of(int32_t id) const;  // the bytes it stands for inside a text
   bool is_special(int32_t id) const;
 
-  // From tokenizer_config.json, else special_tokens_map.json; empty where neither names one.
+  // The tokens that tokenizer_config.json names, such as bos_token, eos_token and pad_token, and
+  // those of special_tokens_map.json, which counts where the config has no added_tokens_decoder: as
+  // transformers has them, and what chat templates find under these names.
+  const std::map<std::string, std::string>& special_tokens() const;
+  // Of these; empty where there is none.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
@@ -74,7 +82,7 @@ class Tokenizer {
   friend class StreamDecoder;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
-  std::unique_ptr<const Impl> impl_;
+  Handle<const Impl> impl_;
 };
 
 // Decodes one id at a time. push() returns text that later ids cannot change: never a part of a
@@ -93,7 +101,7 @@ class StreamDecoder {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  Handle<State> state_;
 };
 
 }  // namespace wick

@@ -55,11 +55,10 @@ int run(const Args& args, const Flags& flags) {
         fail(ErrorCode::kNotFound, flags.model,
              " has no chat template; give one with --template FILE");
     }
-    input.bos_token = tokenizer->bos();
-    input.eos_token = tokenizer->eos();
+    input.special_tokens = tokenizer->special_tokens();
   }
-  if (args.given("bos")) input.bos_token = flags.bos;
-  if (args.given("eos")) input.eos_token = flags.eos;
+  if (args.given("bos")) input.special_tokens["bos_token"] = flags.bos;
+  if (args.given("eos")) input.special_tokens["eos_token"] = flags.eos;
 
   ChatTemplate chat(std::move(source), where);
   std::string text = chat.render(input).text;

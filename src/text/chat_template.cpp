@@ -136,14 +136,13 @@ std::vector<std::pair<std::string, Value>> variables(const TemplateInput& input)
       out.emplace_back(key, from_json(item, -1));
     }
   }
-  auto add = [&](const char* name, Value value) {
+  auto add = [&](const std::string& name, Value value) {
     bool given =
         std::any_of(out.begin(), out.end(), [&](const auto& v) { return v.first == name; });
     if (!given) out.emplace_back(name, std::move(value));
   };
   add("documents", Value());
-  add("bos_token", Value(input.bos_token));
-  add("eos_token", Value(input.eos_token));
+  for (const auto& [name, token] : input.special_tokens) add(name, Value(token));
   return out;
 }
 

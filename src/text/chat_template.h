@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,7 +38,8 @@ struct TemplateInput {
   Json tools;                     // array of tool schemas; null if none
   Json extra;                     // object: further variables, e.g. enable_thinking; may be null
   bool add_generation_prompt = false;
-  std::string bos_token, eos_token;
+  // The tokenizer's, by name (bos_token, eos_token, …): a template finds the others undefined.
+  std::map<std::string, std::string> special_tokens;
   std::optional<std::string> date;  // "2026-01-02", what strftime_now sees; now if absent
 };
 

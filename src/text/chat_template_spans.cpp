@@ -189,7 +189,8 @@ class Finder {
   size_t end_of(size_t message, size_t begin) const {
     const TemplateSpan region = full_.region(message);
     const std::string& text = full_.text();
-    const std::string& eos = input_.eos_token;
+    auto named = input_.special_tokens.find("eos_token");
+    const std::string eos = named == input_.special_tokens.end() ? "" : named->second;
     size_t data_end = begin;
     if (auto own = full_.data(message, region)) data_end = std::max(begin, own->end);
     if (!eos.empty()) {

@@ -24,6 +24,11 @@ std::optional<int32_t> Tokenizer::Impl::id_of(std::string_view token) const {
   return model.find(token);
 }
 
+std::string Tokenizer::Impl::named(const std::string& name) const {
+  auto found = special_tokens.find(name);
+  return found == special_tokens.end() ? std::string() : found->second;
+}
+
 bool Tokenizer::Impl::is_special(int32_t id) const {
   const AddedToken* token = added.find(id);
   return token && token->special;
@@ -122,11 +127,14 @@ std::string Tokenizer::bytes_of(int32_t id) const {
 
 bool Tokenizer::is_special(int32_t id) const { return impl_->is_special(id); }
 
-std::optional<int32_t> Tokenizer::bos_id() const { return impl_->id_of(impl_->bos); }
-std::optional<int32_t> Tokenizer::eos_id() const { return impl_->id_of(impl_->eos); }
-std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of(impl_->pad); }
-std::string Tokenizer::bos() const { return impl_->bos; }
-std::string Tokenizer::eos() const { return impl_->eos; }
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->id_of(bos()); }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->id_of(eos()); }
+std::optional<int32_t> Tokenizer::pad_id() const { return impl_->id_of(impl_->named("pad_token")); }
+std::string Tokenizer::bos() const { return impl_->named("bos_token"); }
+std::string Tokenizer::eos() const { return impl_->named("eos_token"); }
+const std::map<std::string, std::string>& Tokenizer::special_tokens() const {
+  return impl_->special_tokens;
+}
 const std::string& Tokenizer::chat_template_source(bool with_tools) const {
   const bool own = with_tools && !impl_->tool_template.empty();
   return own ? impl_->tool_template : impl_->chat_template;

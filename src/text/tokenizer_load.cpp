@@ -44,7 +44,7 @@ AddedToken read_added_token(const Json& json, const std::string& where) {
 // Collects the added tokens of tokenizer.json, then those of tokenizer_config.json.
 class AddedTokenList {
  public:
-  explicit AddedTokenList(const BpeModel& model) : model_(model) {}
+  AddedTokenList(const BpeModel& model, int64_t id_limit) : model_(model), id_limit_(id_limit) {}
 
   // A content that is known keeps its id and takes the new flags.
   void add(AddedToken token, int64_t id, const std::string& where) {
@@ -57,6 +57,7 @@ class AddedTokenList {
       tokens_[known->second] = std::move(token);
       return;
     }
+    if (id >= id_limit_ && !model_.find(token.content)) return;
     token.id = static_cast<int32_t>(id);
     if (std::optional<int32_t> in_model = model_.find(token.content)) {
       token.id = *in_model;
@@ -87,6 +88,7 @@ class AddedTokenList {
 
  private:
   const BpeModel& model_;
+  const int64_t id_limit_;
   std::vector<AddedToken> tokens_;
   StringMap<size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;
@@ -96,29 +98,48 @@ std::string config_beside(const std::string& tokenizer_file) {
   return std::filesystem::path(tokenizer_file).replace_filename(kConfigName).string();
 }
 
-// "…", {"content": "…"} or null.
-std::string token_content(const Json* value) {
+// "…", {"content": "…"}; nothing for another kind of value.
+std::optional<std::string> token_content(const Json* value) {
   if (value && value->is_object()) value = find_member(*value, "content");
-  return value && value->is_string() ? value->get<std::string>() : std::string();
+  if (!value || !value->is_string()) return std::nullopt;
+  return value->get<std::string>();
 }
 
-std::string named_token(const Json& json, const char* key) {
-  return token_content(find_member(json, key));
+// special_tokens_map.json belongs to files that are older than added_tokens_decoder. As in
+// transformers it stands for what the config says; beside newer ones it is not looked at.
+Json with_special_map(Json config, const Json& special_map) {
+  if (!special_map.is_object() || config.contains("added_tokens_decoder")) return config;
+  if (config.is_null()) config = Json::object();
+  if (config.is_object()) config.update(special_map);
+  return config;
+}
+
+// As in transformers, every key that ends in _token names one, and so do the keys of an object
+// extra_special_tokens.
+std::map<std::string, std::string> named_tokens(const Json& config) {
+  std::map<std::string, std::string> out;
+  if (!config.is_object()) return out;
+  auto add = [&](const std::string& name, const Json& value) {
+    if (std::optional<std::string> content = token_content(&value)) out[name] = *content;
+  };
+  for (const auto& [key, value] : config.items())
+    if (key.ends_with("_token")) add(key, value);
+  if (const Json* extra = find_member(config, "extra_special_tokens"); extra && extra->is_object())
+    for (const auto& [key, value] : extra->items()) add(key, value);
+  return out;
 }
 
 void add_named_tokens(const Json& config, AddedTokenList& list) {
-  for (const char* key :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
-    list.add_named(named_token(config, key));
+  for (const auto& [name, content] : named_tokens(config)) list.add_named(content);
   for (const char* key : {"extra_special_tokens", "additional_special_tokens"})
-    if (const Json* items = find_member(config, key); items && items->is_structured())
-      for (const Json& item : *items) list.add_named(token_content(&item));
+    if (const Json* items = find_member(config, key); items && items->is_array())
+      for (const Json& item : *items) list.add_named(token_content(&item).value_or(""));
 }
 
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
-                                          const Json& special_map, const BpeModel& model,
-                                          const std::string& where) {
-  AddedTokenList list(model);
+                                          const BpeModel& model, const std::string& where,
+                                          int64_t id_limit) {
+  AddedTokenList list(model, id_limit);
   if (const Json* items = find_member(tokenizer, "added_tokens")) {
     if (!items->is_array())
       fail(ErrorCode::kCorruptFile, where, ": added_tokens: expected an array, got ",
@@ -140,7 +161,6 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
     }
   }
   add_named_tokens(config, list);
-  add_named_tokens(special_map, list);
   return list.take();
 }
 
@@ -178,24 +198,20 @@ Json read_json_if_present(const std::filesystem::path& path) {
 
 }  // namespace
 
-Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const Json& special_map,
-                      const std::string& where)
+Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const std::string& where,
+                      int64_t id_limit)
     : model(model_member(tokenizer, where), where + ": model"),
       normalizer(read_component<Normalizer>(tokenizer, "normalizer", where)),
       pre_tokenizer(read_component<PreTokenizer>(tokenizer, "pre_tokenizer", where)),
       post_processor(read_component<PostProcessor>(tokenizer, "post_processor", where)),
       decoder(read_component<Decoder>(tokenizer, "decoder", where)),
-      added(read_added_tokens(tokenizer, config, special_map, model, where), normalizer) {
+      added(read_added_tokens(tokenizer, config, model, where, id_limit), normalizer),
+      special_tokens(named_tokens(config)) {
   vocab_size = model.id_limit();
   for (const AddedToken& token : added.all())
     vocab_size = std::max<int64_t>(vocab_size, int64_t{token.id} + 1);
-  auto named = [&](const char* key) {
-    std::string token = named_token(config, key);
-    return token.empty() ? named_token(special_map, key) : token;
-  };
-  bos = named("bos_token");
-  eos = named("eos_token");
-  pad = named("pad_token");
+  for (const auto* ids : {&post_processor.before(), &post_processor.after()})
+    for (int32_t id : *ids) vocab_size = std::max<int64_t>(vocab_size, int64_t{id} + 1);
   chat_template = read_chat_template(config, config_beside(where));
   tool_template = read_chat_template(config, config_beside(where), kToolUse);
 }
@@ -204,11 +220,11 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json,
                                std::string_view tokenizer_config_json, std::string_view where) {
   Json config =
       tokenizer_config_json.empty() ? Json() : parse_json(tokenizer_config_json, kConfigName);
-  return Tokenizer(std::make_unique<const Impl>(parse_json(tokenizer_json, where), config, Json(),
-                                                std::string(where)));
+  return Tokenizer(
+      std::make_unique<const Impl>(parse_json(tokenizer_json, where), config, std::string(where)));
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+Tokenizer Tokenizer::load(const std::filesystem::path& folder, int64_t id_limit) {
   std::filesystem::path file = folder / "tokenizer.json";
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored))
@@ -219,9 +235,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
              : "");
   refuse_special_files(folder);
   Json tokenizer = read_json(file);
-  Json config = read_json_if_present(folder / kConfigName);
-  auto impl = std::make_unique<Impl>(
-      tokenizer, config, read_json_if_present(folder / "special_tokens_map.json"), file.string());
+  Json config = with_special_map(read_json_if_present(folder / kConfigName),
+                                 read_json_if_present(folder / "special_tokens_map.json"));
+  auto impl = std::make_unique<Impl>(tokenizer, config, file.string(), id_limit);
   // Files of templates stand for those of the config, all of them.
   if (auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, ignored)) {
     impl->chat_template = read_template_file(path);

@@ -17,8 +17,7 @@ wick::TemplateInput conversation() {
       [{"id": "x", "function": {"name": "f", "arguments": {"a": [1, 2.5, null, true]}}}]},
     {"role": "tool", "content": "r"}, {"role": "assistant", "content": "<think>t</think>a"}])");
   input.tools = wick::Json::parse(R"([{"function": {"name": "f", "parameters": {}}}])");
-  input.bos_token = "<s>";
-  input.eos_token = "</s>";
+  input.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   input.date = "2026-01-02";
   return input;
 }

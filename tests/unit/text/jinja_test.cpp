@@ -33,8 +33,7 @@ const Json& goldens() {
 TemplateInput input_of(const Json& messages) {
   TemplateInput input;
   input.messages = messages;
-  input.bos_token = "<s>";
-  input.eos_token = "</s>";
+  input.special_tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   input.date = "2026-01-02";
   return input;
 }
@@ -71,6 +70,19 @@ void expect_golden(const Json& golden, const std::string& source, const Template
   Json spans = Json::array();
   for (const TemplateSpan& s : got.generation) spans.push_back(Json::array({s.begin, s.end}));
   EXPECT_EQ(spans, golden.value("generation", Json::array()));
+}
+
+// As transformers: a template finds the special tokens that the tokenizer names, and no others.
+TEST(ChatTemplate, SpecialTokensAreDefinedWhereNamed) {
+  TemplateInput input = input_of(Json::array());
+  input.special_tokens = {{"eos_token", "</s>"}, {"pad_token", "<pad>"}, {"unk_token", ""}};
+  ChatTemplate chat(
+      "{{ bos_token is defined }}{{ bos_token }} {{ eos_token }} {{ pad_token }} {{ unk_token is "
+      "defined }}");
+  EXPECT_EQ(chat.render(input).text, "False </s> <pad> True");
+  input.extra = Json{{"pad_token", "given"}};
+  EXPECT_EQ(chat.render(input).text, "False </s> given True");
+  EXPECT_NE(error_of([&] { ChatTemplate("{{ bos_token + 'x' }}").render(input); }), "");
 }
 
 // Models such as Hermes have a template of its own for conversations that offer tools.

@@ -124,6 +124,20 @@ TEST(Tokenizer, TokensThatOnlyTheConfigNamesAreSpecial) {
   EXPECT_EQ(t.decode(t.encode_ids("abcbc", false)), "");
 }
 
+// As transformers: every key that ends in _token names a special token, and so do the keys of an
+// object extra_special_tokens.
+TEST(Tokenizer, SpecialTokensByName) {
+  Tokenizer t = Tokenizer::from_json(small_tokenizer().dump(), R"({
+    "bos_token": null, "eos_token": {"content": "abc"}, "unk_token": "", "image_token": "bc",
+    "num_token": 5, "add_bos_token": true, "extra_special_tokens": {"boi": "ab"}})");
+  EXPECT_EQ(t.special_tokens(),
+            (std::map<std::string, std::string>{
+                {"eos_token", "abc"}, {"unk_token", ""}, {"image_token", "bc"}, {"boi", "ab"}}));
+  EXPECT_TRUE(t.is_special(*t.id_of("bc")));
+  EXPECT_TRUE(t.is_special(*t.id_of("ab")));
+  EXPECT_EQ(t.bos(), "");
+}
+
 // White space that a token strips may be the next one's text.
 TEST(Tokenizer, ATokenOfWhiteSpaceIsTakenOnce) {
   Json json = small_tokenizer();
@@ -154,9 +168,9 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   Tokenizer t = Tokenizer::load(folder);
   EXPECT_EQ(t.bos(), "<s>");
   EXPECT_EQ(t.bos_id(), 6);
-  EXPECT_EQ(t.eos(), "abc");
-  EXPECT_EQ(t.eos_id(), 4);
-  EXPECT_EQ(t.pad_id(), 3);
+  // As transformers: beside added_tokens_decoder the map is not looked at.
+  EXPECT_EQ(t.eos_id(), std::nullopt);
+  EXPECT_EQ(t.pad_id(), std::nullopt);
   EXPECT_EQ(t.vocab_size(), 10);
   EXPECT_EQ(t.chat_template_source(), "D");
   EXPECT_EQ(t.chat_template_source(/*with_tools=*/true), "T");
@@ -175,6 +189,11 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   std::filesystem::remove(folder / "chat_template.jinja");
   write_file(folder / "tokenizer_config.json", "{}");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "J");
+  write_file(folder / "tokenizer_config.json", R"({"bos_token": "<s>", "unk_token": "b"})");
+  EXPECT_EQ(
+      Tokenizer::load(folder).special_tokens(),
+      (std::map<std::string, std::string>{
+          {"bos_token", "bc"}, {"eos_token", "abc"}, {"pad_token", "c"}, {"unk_token", "b"}}));
   write_file(folder / "tokenizer_config.json",
              R"({"added_tokens_decoder": {"x": {"content": "q"}}})");
   EXPECT_THROW(Tokenizer::load(folder), Error);
