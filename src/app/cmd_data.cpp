@@ -7,6 +7,7 @@
 #include "app/plot.h"
 #include "app/signals.h"
 #include "app/terminal.h"
+#include "app/train_flags.h"
 #include "app/train_view.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -281,6 +282,7 @@ int run(const Args& args, const Flags& flags) {
     train.data = sources.front().path;
     train.data_sources = sources;
     train.dataset = options;
+    if (epochs_beat_iters(args)) train.iters = 0;
     train.seed = static_cast<uint64_t>(flags.model.seed);
     for (const DataSplit& s : check.splits)
       if (s.split == "train" && s.formats.size() == 1 && s.formats.contains("preference"))

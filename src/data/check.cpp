@@ -115,6 +115,7 @@ class Checker {
     wide_ = false;
     const int64_t before = report().rows_read;
     const size_t first = result_.findings.size();
+    bool failed = false;
     try {
       for_each_row(path,
                    {.row = [&](int64_t line, Json&& value) { row(line, std::move(value)); },
@@ -137,10 +138,17 @@ class Checker {
       if (not_of_the_file_) throw;
       // Of the file as a whole: a header that is none, a line without end.
       std::string what = e.what();
-      if (what.starts_with(files_.back() + ": ")) what.erase(0, files_.back().size() + 2);
-      add("unreadable", 0, what);
+      int64_t line = 0;
+      if (what.starts_with(files_.back() + ":")) {
+        what.erase(0, files_.back().size() + 1);
+        for (; !what.empty() && what[0] >= '0' && what[0] <= '9'; what.erase(0, 1))
+          line = line * 10 + (what[0] - '0');
+        what.erase(0, what.find_first_not_of(": "));
+      }
+      add("unreadable", line, what);
+      failed = true;
     }
-    if (report().rows_read == before) add("unreadable", 0, "the file has no rows");
+    if (report().rows_read == before && !failed) add("unreadable", 0, "the file has no rows");
     std::stable_sort(result_.findings.begin() + static_cast<std::ptrdiff_t>(first),
                      result_.findings.end(),
                      [](const DatasetIssue& a, const DatasetIssue& b) { return a.line < b.line; });
@@ -186,10 +194,9 @@ class Checker {
     const std::string format = pair ? "preference" : row_format_name(example.format);
     if (example.format != RowFormat::kText) check_special(line, original);
     mixed(line, format);
-    const bool trained = count(line, example, format);
-    const bool seen = seen_before(line, example, original);
-    if (!trained) return dropped("without trained tokens, left out");
-    if (seen) return;
+    // What training leaves out is nobody's duplicate.
+    if (!count(line, example, format)) return dropped("without trained tokens, left out");
+    if (seen_before(line, example, original)) return;
     write(check.changed ? check.repaired : original);
     if (wide_ && out_) ++fixes_["written as UTF-8"];
     if (check.changed) ++fixes_["characters repaired"];
@@ -265,10 +272,19 @@ class Checker {
   // Whether the row was there before, so that a cleaned copy leaves it out.
   bool seen_before(int64_t line, const Example& example, const Json& original) {
     const Place here{report().split, all_files_.size() - 1, line};
-    auto [exact, fresh] = exact_.emplace(key_of(example), here);
+    const RowKey ids = key_of(example);
+    auto [exact, fresh] = exact_.emplace(ids, here);
     auto [near, new_fold] = near_.emplace(key_of(row_words(original, options_)), here);
+    // Turns with a weight of 0, or an answer's label, may set rows of the same tokens apart.
+    std::string lesson(example.trained.begin(), example.trained.end());
+    if (auto label = original.find("label"); label != original.end()) lesson += label->dump();
+    const RowKey taught = key_of(lesson);
+    const bool new_lesson =
+        lessons_.emplace(mix_key(ids.first, taught.first), mix_key(ids.second, taught.second))
+            .second;
     if (!fresh) {
       const bool same_split = exact->second.split == here.split;
+      if (same_split && new_lesson) return false;
       add(same_split ? "duplicate" : "overlap", line,
           cat("has the same tokens as ", shown(exact->second),
               same_split ? "" : cat(" of the ", exact->second.split, " split")));
@@ -334,6 +350,7 @@ class Checker {
   int64_t format_line_ = 0;
   bool wide_ = false;  // the file is UTF-16
   std::map<RowKey, Place> exact_, near_;
+  std::set<RowKey> lessons_;  // of tokens and of what is trained of them
   std::map<std::string, int64_t> fixes_;
   std::unique_ptr<AtomicFile> out_;
 };

@@ -429,8 +429,7 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.messages = std::move(content.messages);
   input.tools = std::move(content.tools);
   input.extra = options_.chat_template_config;
-  input.bos_token = tokenizer_.bos();
-  input.eos_token = tokenizer_.eos();
+  input.special_tokens = tokenizer_.special_tokens();
   input.date = options_.date;
   RenderedChat chat = render(input);
   if (leaves_tools_out(*template_, input, chat.text))

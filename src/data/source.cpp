@@ -316,7 +316,8 @@ std::vector<fs::path> files_of_split(const fs::path& folder, const std::string& 
   for (const std::string& name : split_names(split))
     for (const char* extension : kExtensions) {
       std::error_code ignored;
-      if (fs::exists(folder / (name + extension), ignored))
+      // A link to nothing is there too: opening it says what is wrong with it.
+      if (fs::exists(fs::symlink_status(folder / (name + extension), ignored)))
         found.push_back(folder / (name + extension));
     }
   return found;

@@ -277,6 +277,38 @@ TEST_F(Data, AWeightOfZeroIsNotTrained) {
 }
 
 // A copy that training would refuse is none.
+// Rows of the same tokens of which others are trained: a cleaned copy loses none of them.
+TEST_F(Data, SameTokensWithAnotherLessonAreNoDuplicates) {
+  const std::string silent = R"({"role": "assistant", "content": "one", "weight": 0})";
+  const std::string both = messages(
+      {turn("user", "a"), turn("assistant", "one"), turn("user", "b"), turn("assistant", "two")});
+  const std::string second =
+      messages({turn("user", "a"), silent, turn("user", "b"), turn("assistant", "two")});
+  const std::string none = messages({turn("user", "a"), silent});
+  const std::string file =
+      folder_.write("lessons/train.jsonl", none + "\n" + chat("a", "one") + "\n" + both + "\n" +
+                                               second + "\n" + second + "\n");
+  CliResult r =
+      wick({"data", "--model", model_, "--data", file, "--json", "--fix", folder_.path("fixed")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(findings_of(r), (std::set<Finding>{{"no_trained_token", "train.jsonl", 1},
+                                               {"duplicate", "train.jsonl", 5}}))
+      << r.out;
+  EXPECT_EQ(r.event("data")["rows_written"], 3);
+  const std::string labels =
+      folder_.write("labels.jsonl",
+                    "{\"prompt\": \"p\", \"completion\": \"c\", \"label\": true}\n"
+                    "{\"prompt\": \"p\", \"completion\": \"c\", \"label\": false}\n");
+  EXPECT_EQ(wick({"data", "--model", model_, "--data", labels, "--strict"}).code, 0);
+}
+
+TEST_F(Data, AHeaderThatIsNoneHasItsLine) {
+  const std::string file = folder_.write("twice.csv", "prompt,prompt,completion\na,b,c\n");
+  CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+  EXPECT_EQ(findings_of(r), (std::set<Finding>{{"unreadable", "twice.csv", 1}})) << r.out;
+  EXPECT_EQ(r.event("finding")["what"], "the header names \"prompt\" twice");
+}
+
 TEST_F(Data, ACleanedCopyHasNoEmptySplit) {
   folder_.write("o/train.jsonl", chat("q", "a") + "\n" + chat("r", "b") + "\n");
   folder_.write("o/valid.jsonl", chat("q", "a") + "\n");
@@ -338,6 +370,11 @@ TEST_F(Data, WeightsAndValSplitInTraining) {
   EXPECT_GE(steps, 2 * 4 + 8);
   EXPECT_LE(steps, 2 * 8 + 4);
   EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("a.jsonl:0")}).code, 1);
+  r = wick({"train", "--model", model_, "--data", folder_.path("b:2.jsonl"), "--data",
+            folder_.path("a.jsonl:0.05")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("a.jsonl: a weight of 0.05 takes none of its 8 rows"), std::string::npos)
+      << r.err;
   EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("none.jsonl:2")}).code, 1);
 }
 
@@ -427,6 +464,8 @@ TEST_F(Data, MultipleChoiceAndCompare) {
   EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "2"})
                 .event("eval")["accuracy"],
             0.5);
+  const CliResult one = wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "1"});
+  EXPECT_TRUE(one.event("eval")["accuracy_stderr"].is_null()) << one.out;
   folder_.write("bad.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 2}\n");
   CliResult bad = wick({"eval", "--model", model_, "--data", folder_.path("bad.jsonl")});
   EXPECT_EQ(bad.code, 1);
@@ -440,6 +479,10 @@ TEST_F(Data, MultipleChoiceAndCompare) {
   EXPECT_EQ(d["loss"]["difference"], 0.0);
   EXPECT_EQ(d["loss"]["p"], 1.0);
   EXPECT_GT(d["a"]["loss_stderr"].get<double>(), 0);
+  const CliResult lone = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--limit",
+                               "1", "--max-tokens", "4"});
+  EXPECT_EQ(lone.err.find("±"), std::string::npos) << lone.err;
+  EXPECT_EQ(lone.out.find("±"), std::string::npos) << lone.out;
   EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--compare", "base"}).code, 2);
 }
 
