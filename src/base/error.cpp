@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "wick/handle.h"
 
 namespace wick {
 
@@ -28,6 +29,11 @@ const char* error_code_name(ErrorCode code) {
       return "internal";
   }
   return "unknown";
+}
+
+void fail_moved_from() {
+  fail(ErrorCode::kInvalidArgument,
+       "this object was moved from and is empty; use the one that it was moved to");
 }
 
 int edit_distance(const std::string& a, const std::string& b) {

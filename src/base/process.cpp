@@ -73,6 +73,9 @@ void release_free_memory() {
 void share_one_heap() {
 #ifdef __GLIBC__
   mallopt(M_ARENA_MAX, 1);
+  // Otherwise both follow the largest block that was ever freed, and tens of megabytes stay.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
 #endif
 }
 

@@ -15,8 +15,9 @@ int64_t current_memory_bytes();  // resident, now; 0 where the system does not s
 int64_t untouched_bytes(const void* begin, size_t bytes);
 // Gives what was freed and is still held for later allocations back to the system, where it can.
 void release_free_memory();
-// For main(), before a thread allocates: all threads share one heap. Of heaps of their own, what is
-// freed at the end stays with a thread that sleeps, and cannot be given back.
+// For main(), before a thread allocates: all threads share one heap, and large blocks go back to
+// the system when they are freed. Of heaps of their own, what is freed at the end stays with a
+// thread that sleeps, and cannot be given back.
 void share_one_heap();
 int64_t available_memory_bytes();  // that a new allocation may take; 0 where it does not say
 // What other processes took of all processors since this was made, as a share; 0 where the system

@@ -2,6 +2,7 @@
 #include "train/probe.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -20,12 +21,15 @@ constexpr int64_t kLeastLayers = 2;
 constexpr double kLayerSeconds = 0.15;  // of one run, estimated, for more of them
 constexpr int64_t kLayerBytes = int64_t{192} << 20, kVocabBytes = int64_t{96} << 20;
 constexpr int64_t kLeastTokens = 128;
+// Products of that width are as fast, for their arithmetic, as wider ones; what is as narrow as an
+// adapter is not.
+constexpr int64_t kLeastHidden = 768, kNarrowColumns = 64, kWholeColumns = 128;
 // Higher ranks have about the rates of this one, and would take memory and time that only the run
 // may.
 constexpr int64_t kMostRank = 256;
 constexpr double kRunSeconds = 0.6;   // of one run of the cut step, estimated
 constexpr double kUtilisation = 0.5;  // for those estimates
-constexpr double kTimedSeconds = 0.8;
+constexpr double kTimedSeconds = 1.2, kTokenSeconds = 0.2;
 constexpr int kLeastRuns = 3, kMostRuns = 40;
 constexpr double kRare = 2;  // times the median: a duration that is left out
 
@@ -44,8 +48,8 @@ std::string op_of(const Step& step) {
 }
 
 // Op, direction, and of each operand its type and columns: what a kernel's rate depends on, rows
-// and the vocabulary aside.
-std::string kind_of(const Plan& plan, const Step& step) {
+// and the vocabulary aside. Without `exact`, all columns that are no adapter's rank are alike.
+std::string kind_of(const Plan& plan, const Step& step, bool exact) {
   std::string kind = op_of(step);
   auto add = [&](ValueId id) {
     if (id == kNone) {
@@ -54,7 +58,7 @@ std::string kind_of(const Plan& plan, const Step& step) {
     }
     const Value& v = plan.value(id);
     kind += cat(" ", dtype_name(v.dtype));
-    if (v.shape.rank() == 2) kind += cat(v.shape[1]);
+    if (v.shape.rank() == 2) kind += exact || v.shape[1] <= kNarrowColumns ? cat(v.shape[1]) : "*";
     if (plan.value(v.root).kind == Kind::kWeight) kind += "w";
   };
   for (ValueId id : step.inputs) add(id);
@@ -63,6 +67,12 @@ std::string kind_of(const Plan& plan, const Step& step) {
     if (o.mode != OutMode::kWrite) kind += "+";
   }
   return kind;
+}
+
+// What its rate is looked for under, the nearest first: a step of a narrower model is like that of
+// a wide one, one of the same op better than none.
+std::array<std::string, 3> names_of(const Plan& plan, const Step& step) {
+  return {kind_of(plan, step, true), kind_of(plan, step, false), op_of(step)};
 }
 
 double units_of(const Plan& plan, const Step& step, double attended) {
@@ -106,6 +116,25 @@ Trainable cut_trainable(const Trainable& whole, const ModelConfig& cut,
     if (m.layer < 0) lora.modules_to_save.push_back(m.module);
   made = std::make_shared<Adapter>(Adapter::create(lora, adaptable_linears(cut)));
   return train_adapter(*made);
+}
+
+// The widths that a model may be cut to, the widest first: each head stays as it is, and what is
+// quantised has whole groups.
+std::vector<ModelConfig> narrower(const ModelConfig& whole) {
+  std::vector<ModelConfig> all = {whole};
+  for (int64_t d = 2; d <= whole.kv_heads && whole.hidden / d >= kLeastHidden; ++d) {
+    const bool even = whole.kv_heads % d == 0 && whole.heads % d == 0 &&
+                      whole.hidden % (d * kWholeColumns) == 0 &&
+                      whole.ffn % (d * kWholeColumns) == 0;
+    if (!even) continue;
+    ModelConfig cut = whole;
+    cut.kv_heads /= d;
+    cut.heads /= d;
+    cut.hidden /= d;
+    cut.ffn /= d;
+    all.push_back(cut);
+  }
+  return all;
 }
 
 // One full pack of rows whose tokens attend to as many others as the run's do.
@@ -152,6 +181,25 @@ double first_touch_seconds(Backend& backend, int64_t run_bytes) {
   return std::max(0.0, first - second) / static_cast<double>(touched);
 }
 
+// Of one token by itself, by the bytes of weights that it reads.
+double token_seconds_per_byte(Backend& backend, const TrainStep& step, const ModelConfig& config,
+                              ModelWeights& weights) {
+  const PackLimits one{1, 1};
+  Scorer scorer(config, weights, step.trainable().source(), one, 1);
+  scorer.compile(backend, weights, step.params_buffer(), nullptr);
+  const Pack pack = make_pack(one, 1, config.vocab);
+  std::vector<double> seconds;
+  std::vector<float> logp(1);
+  scorer.score(pack, logp);
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < kMostRuns && (i == 0 || seconds_since(start) < kTokenSeconds); ++i) {
+    const Clock::time_point before = Clock::now();
+    scorer.score(pack, logp);
+    seconds.push_back(seconds_since(before));
+  }
+  return steady_mean(seconds) / static_cast<double>(scorer.forecast(backend).weights);
+}
+
 double flops_per_second(const Backend& backend, DType compute) {
   return 1e9 * kUtilisation * std::max(1.0, backend.peak_gflops(compute));
 }
@@ -190,14 +238,12 @@ SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelW
   measure(backend, cut, weights, trainable, run);
 }
 
-void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWeights& weights,
+void SpeedProbe::measure(Backend& backend, const ModelConfig& whole, const ModelWeights& weights,
                          const Trainable& trainable, const Case& run) {
   cold_rate_ = first_touch_seconds(backend, run.bytes);
-  std::shared_ptr<Adapter> adapter;
-  const Trainable trained = cut_trainable(trainable, cut, adapter);
-  const DType type = weights.dtype(weight_specs(cut).front());
+  const DType type = weights.dtype(weight_specs(whole).front());
   ModelWeights random =
-      ModelWeights::random(cut, 0, dtype_is_quantized(type) ? DType::kBF16 : type);
+      ModelWeights::random(whole, 0, dtype_is_quantized(type) ? DType::kBF16 : type);
   if (dtype_is_quantized(type)) random.quantize_to(type);
   random.compute_in(weights.compute());
 
@@ -205,15 +251,31 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   options.recompute_blocks = run.recompute ? -1 : 0;
   options.skip_below = run.skip_below;
   options.optimizer = run.optimizer;
+  std::shared_ptr<Adapter> adapter;
   std::unique_ptr<TrainStep> step;
-  const double rate = flops_per_second(backend, weights.compute());
-  for (int64_t tokens = run.limits.tokens;; tokens = (tokens / 2 + 15) / 16 * 16) {
+  const double affordable = kRunSeconds * flops_per_second(backend, weights.compute());
+  auto affords = [&](const ModelConfig& config, int64_t tokens) {
     options.limits.tokens = tokens;
     options.limits.targets = std::max<int64_t>(1, run.limits.targets * tokens / run.limits.tokens);
     options.positions = tokens;
-    step = std::make_unique<TrainStep>(cut, random, trained, options);
-    if (tokens <= kLeastTokens || step->micro_flops() < kRunSeconds * rate) break;
+    std::shared_ptr<Adapter> made;
+    const Trainable trained = cut_trainable(trainable, config, made);
+    step = std::make_unique<TrainStep>(config, random, trained, options);
+    adapter = std::move(made);
+    return step->micro_flops() < affordable;
+  };
+  // Width first: few tokens are further from what the run does.
+  ModelConfig cut = whole;
+  int64_t tokens = run.limits.tokens;
+  for (const ModelConfig& narrow : narrower(whole)) {
+    cut = narrow;
+    if (affords(cut, tokens)) break;
   }
+  while (tokens > kLeastTokens && step->micro_flops() >= affordable) {
+    tokens = (tokens / 2 + 15) / 16 * 16;
+    affords(cut, tokens);
+  }
+  const Trainable& trained = step->trainable();
   const Pack pack = make_pack(options.limits, run.attended, cut.vocab);
   step->compile(backend, random);
   step->set_params(adapter ? adapter->initial_params(0) : initial_weights(trained, random));
@@ -251,13 +313,15 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& cut, const ModelWe
   // What lies between the steps, and delays that medians do not see.
   if (sum > 0) rates_.scale(steady_mean(wholes) / sum);
   update_rate_ = steady_mean(updates) / static_cast<double>(trained.layout.size());
+  if (run.answers) token_rate_ = token_seconds_per_byte(backend, *step, cut, random);
 }
 
 void StepRates::add(const Plan& plan, const Step& step, double attended, double seconds) {
   const double units = units_of(plan, step, attended);
-  for (Rate* r : {&by_kind_[kind_of(plan, step)], &by_op_[op_of(step)]}) {
-    r->seconds += seconds;
-    r->units += units;
+  for (const std::string& name : names_of(plan, step)) {
+    Rate& r = rates_[name];
+    r.seconds += seconds;
+    r.units += units;
   }
   all_.seconds += seconds;
   all_.units += step_flops(plan, step);
@@ -266,13 +330,13 @@ void StepRates::add(const Plan& plan, const Step& step, double attended, double 
 double StepRates::seconds(const Plan& plan, double attended) const {
   double sum = 0;
   for (const Step& step : plan.steps) {
-    const double units = units_of(plan, step, attended);
-    auto kind = by_kind_.find(kind_of(plan, step));
-    auto op = by_op_.find(op_of(step));
-    if (kind != by_kind_.end() && kind->second.units > 0)
-      sum += units * kind->second.seconds / kind->second.units;
-    else if (op != by_op_.end() && op->second.units > 0)
-      sum += units * op->second.seconds / op->second.units;
+    const Rate* known = nullptr;
+    for (const std::string& name : names_of(plan, step)) {
+      const auto found = rates_.find(name);
+      if (!known && found != rates_.end() && found->second.units > 0) known = &found->second;
+    }
+    if (known)
+      sum += units_of(plan, step, attended) * known->seconds / known->units;
     else if (all_.units > 0)
       sum += step_flops(plan, step) * all_.seconds / all_.units;
   }

@@ -102,7 +102,9 @@ class Rehearser {
   // The same more than once, the first of which does not count; fewer where it takes long.
   template <typename F>
   double repeated(F&& f);
-  void restore();
+  // What the trial made of them.
+  std::vector<float> restore_params();
+  void restore_states();
   bool given_up() const { return run_.should_give_up && run_.should_give_up(); }
   double work_of(std::span<const Pack> packs) {
     double sum = 0;
@@ -215,12 +217,19 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   return steady_mean(seconds);
 }
 
-// The first update must find what a new step has.
-void Rehearser::restore() {
+// The first update must find what a new step has. The copy is given back at once: while a
+// checkpoint is tried, no more is to be held than while a run writes one.
+std::vector<float> Rehearser::restore_params() {
+  std::vector<float> tried = step_.params();
   update();  // clears the gradients
   step_.set_params(params_);
+  std::vector<float>().swap(params_);
+  return tried;
+}
+
+void Rehearser::restore_states() {
   for (size_t i = 0; i < step_.states().size(); ++i)
-    step_.set_state(i, std::vector<std::byte>(step_.state(i).size()));
+    step_.set_state(i, std::vector<std::byte>(step_.states()[i].bytes()));
   for (Loss* kind : kinds_) kind->take_report();
 }
 
@@ -305,8 +314,9 @@ RunTimes Rehearser::measure() {
     times.prefix = packs_per_update * one;
     times.eval_prefix = held_out * one;
   }
-  if (run_.then && !given_up()) run_.then();
-  restore();
+  std::vector<float> params = restore_params();
+  if (run_.then && !given_up()) run_.then(std::move(params));
+  restore_states();
   return times;
 }
 

@@ -15,6 +15,7 @@ struct RunTimes {
   double update = 0;       // all packs of one update, what its loss asks before them, the optimizer
   double prefix = 0;       // of one update where the frozen blocks' outputs are not kept yet
   double eval = 0;         // one look at all held-out rows
+  double answers = 0;      // to the prompts, at each look
   double eval_prefix = 0;  // once, as prefix
   double prepare = 0;      // what a loss asks before the first update
   double cold = 0;         // once: memory that is touched the first time
@@ -51,8 +52,9 @@ struct Rehearsal {
   Hyper hyper = {};
   RehearsalTime time = {};
   std::function<bool()> should_give_up = {};  // asked between tries; true: what is known must do
-  // Called last, while the step has numbers like those of a run.
-  std::function<void()> then = {};
+  // Called last, while the optimizer's states are like those of a run, with such parameters; the
+  // step has those of its start again.
+  std::function<void(std::vector<float> params)> then = {};
 };
 
 // Requires: a compiled step before its first update. What its frozen blocks' outputs are kept in is

@@ -53,7 +53,9 @@ Schedule make_schedule(const TrainOptions& o, int64_t updates) {
   s.peak = o.learning_rate;
   s.updates = updates;
   double warmup = o.warmup < 0 ? std::ceil(0.03 * static_cast<double>(updates)) : o.warmup;
-  s.warmup = std::min<int64_t>(static_cast<int64_t>(warmup), updates);
+  // mlx-lm's rises at its own pace, even where the run ends first.
+  if (!o.warmup_from_init) warmup = std::min(warmup, static_cast<double>(updates));
+  s.warmup = static_cast<int64_t>(warmup);
   s.warmup_init = o.warmup_init;
   s.end = o.lr_end;
   s.decay = o.lr_decay_steps;

@@ -178,6 +178,8 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   save_checkpoint(o.adapter_path, c);
   checkpoint_step_ = step;
   best_params_ = std::move(c.best);
+  // They are on the disk, and a result takes copies of its own.
+  c.states = std::vector<CheckpointState>();
   setup_.save_result(o.adapter_path, c.params);
   if (o.save_numbered) {
     char name[32];

@@ -297,6 +297,7 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
 int64_t TrainStep::untouched_bytes() const {
   std::vector<BufferPtr> all = state_buffers_;
   all.insert(all.end(), {params_, grads_, arena_});
+  if (prefix_) all.push_back(prefix_->buffer());
   int64_t sum = 0;
   for (const BufferPtr& buffer : all)
     sum += wick::untouched_bytes(buffer->address(), buffer->bytes());

@@ -61,6 +61,31 @@ TEST(StepRates, CarryFromTwoLayersToMany) {
   EXPECT_NEAR(rates.seconds(whole.micro_plan(), attended), 1.25 * wanted, 0.03 * wanted);
 }
 
+// A narrow model in the place of a wide one: skinny products keep a rate of their own.
+TEST(StepRates, CarryFromANarrowModelToAWideOne) {
+  auto model = [](int64_t layers, int64_t width) {
+    ModelConfig c = small_model(layers, 128);
+    for (int64_t* size : {&c.hidden, &c.heads, &c.kv_heads, &c.ffn}) *size *= width;
+    return c;
+  };
+  std::shared_ptr<Adapter> first, second;
+  const TrainStep narrow = small_step(model(2, 4), 64, first);
+  const TrainStep whole = small_step(model(5, 8), 96, second);
+  auto slow = [](const Plan& plan, const Step& step) {
+    bool skinny = false;
+    if (step.op == Op::kLinear)
+      for (ValueId in : step.inputs)
+        skinny |= in != kNone && plan.value(in).shape.rank() == 2 && plan.value(in).shape[1] <= 16;
+    return (skinny ? 10 : 1) * law(plan, step);
+  };
+  StepRates rates;
+  for (const Step& step : narrow.micro_plan().steps)
+    rates.add(narrow.micro_plan(), step, 20, slow(narrow.micro_plan(), step));
+  double wanted = 0;
+  for (const Step& step : whole.micro_plan().steps) wanted += slow(whole.micro_plan(), step);
+  EXPECT_NEAR(rates.seconds(whole.micro_plan(), 20), wanted, 0.03 * wanted);
+}
+
 TEST(StepRates, AttentionGoesByTheRowsThatAreSeen) {
   std::shared_ptr<Adapter> adapter;
   const TrainStep step = small_step(small_model(2, 128), 64, adapter);

@@ -104,9 +104,9 @@ TEST_P(RehearsalTest, EndsWithWhatFollowsTheTrial) {
   r.packs = packs;
   r.train = &rows;
   r.hyper = AdamwSettings().hyper();
-  r.then = [&] {
+  r.then = [&](const std::vector<float>& params) {
     ++calls;
-    EXPECT_NE(tried->params(), start);
+    EXPECT_NE(params, start);
   };
   rehearse(*tried, r);
   EXPECT_EQ(calls, 1);
