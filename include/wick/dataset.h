@@ -120,7 +120,7 @@ class Dataset {
 
  private:
   explicit Dataset(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Handle<Impl> impl_;
 };
 
 }  // namespace wick

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: opens a device and owns its threads and memory. Passed in, never global; a process may
 // have several. Must outlive every Model that was loaded on it.
+//
+// Several threads may use one engine: what computes on it takes turns. While one of them trains,
+// the others get a kInvalidArgument. One Generator, Trainer or Dataset is for one thread at a time.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
+
+#include "wick/handle.h"
 
 namespace wick {
 
@@ -48,7 +52,7 @@ class Engine {
   Impl& impl() const { return *impl_; }
 
  private:
-  std::unique_ptr<Impl> impl_;
+  Handle<Impl> impl_;
 };
 
 }  // namespace wick

@@ -49,7 +49,8 @@ struct PreferenceResult {
 };
 
 struct EvalResult {
-  // Over trained tokens; the errors take rows, not tokens, for independent.
+  // Over trained tokens; the errors take rows, not tokens, for independent, and are no number where
+  // there is one row only.
   double loss = 0, loss_stderr = 0, perplexity = 0, perplexity_stderr = 0;
   int64_t rows = 0, tokens = 0;
   int64_t match_rows = 0, matches = 0;

@@ -35,7 +35,8 @@ struct Forecast {
   double step_ms = 0;                        // of one update
   double step_ms_low = 0, step_ms_high = 0;  // between which it moved while it was tried
   double prepare_ms = 0;                     // before the first: what a loss asks of its reference
-  double eval_ms = 0;                        // of one look at the held-out rows
+  double eval_ms = 0;    // of one look at the held-out rows
+  double answer_ms = 0;  // of it, answers to the prompts
   double save_ms = 0;   // of one checkpoint with its result; the disk's speed is tried, or assumed
   double cold_ms = 0;   // once: memory that is touched the first time, held-out rows that are kept
   int64_t updates = 0;  // of the whole run

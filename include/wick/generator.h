@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,7 +71,7 @@ class Generator {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Handle<Impl> impl_;
 };
 
 }  // namespace wick

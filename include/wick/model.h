@@ -84,7 +84,7 @@ class Model {
 
  private:
   explicit Model(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  Handle<Impl> impl_;
 };
 
 }  // namespace wick

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -223,14 +222,15 @@ class Trainer {
   // The printed plan of one micro-batch.
   std::string plan() const;
 
-  // Trains, saves into adapter_path and leaves the adapter attached to the model.
+  // Trains, saves into adapter_path and leaves the adapter attached to the model. Once: a trainer
+  // that has made updates is refused.
   // Throws: kInternal when the loss is not finite (the last good checkpoint stays), kIo.
   TrainResult run(const TrainCallbacks& callbacks = {});
 
  private:
   friend class Sweep;
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  Handle<Impl> impl_;
 };
 
 }  // namespace wick

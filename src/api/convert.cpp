@@ -177,6 +177,7 @@ void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to
 }
 
 MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
+  const EngineTurn turn(engine);
   if (options.adapter_path.empty())
     fail(ErrorCode::kInvalidArgument, "--adapter-path is missing: the adapter to merge");
   const std::optional<DType> save_dtype = save_dtype_of(options);

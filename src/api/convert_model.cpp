@@ -9,6 +9,7 @@
 namespace wick {
 
 ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
+  const EngineTurn turn(engine);
   std::optional<DType> type;
   Json quantization;
   if (options.quantize != 0) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/process.h"
@@ -34,6 +36,21 @@ Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>()) {
   b.cpu_isa = options.cpu_isa;
   b.cuda_arch = options.cuda_arch;
   impl_->backend = open_backend(b);
+}
+
+EngineTurn::EngineTurn(const Engine& engine, bool trains) : engine_(engine.impl()) {
+  constexpr auto kPatience = std::chrono::milliseconds(20);
+  while (!engine_.turn.try_lock_for(kPatience))
+    if (engine_.trains)
+      fail(ErrorCode::kInvalidArgument,
+           "another thread trains on this Engine; wait for its end, or give this thread an Engine "
+           "of its own");
+  if (trains) outermost_run_ = !engine_.trains.exchange(true);
+}
+
+EngineTurn::~EngineTurn() {
+  if (outermost_run_) engine_.trains = false;
+  engine_.turn.unlock();
 }
 
 Engine::~Engine() = default;

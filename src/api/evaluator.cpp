@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -19,8 +20,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 // Of a share that was counted over `rows`.
+// One row says nothing of how rows scatter.
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
 double share_error(double share, int64_t rows) {
-  return rows > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(rows - 1)) : 0.0;
+  return rows > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(rows - 1)) : kUnknown;
 }
 
 struct RowScore {
@@ -71,7 +75,7 @@ std::pair<double, double> mean_and_error(const std::vector<double>& values) {
   for (double v : values) sum += v;
   const double mean = sum / std::max(1.0, n);
   for (double v : values) squares += (v - mean) * (v - mean);
-  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : 0.0};
+  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : kUnknown};
 }
 
 PreferenceResult summarize_pairs(const std::vector<ExampleResult>& examples, bool has_reward) {
@@ -140,7 +144,8 @@ void summarize_losses(EvalResult& result) {
     weighted_square += d * d;
   }
   const auto n = static_cast<double>(result.rows);
-  if (result.rows > 1) result.loss_stderr = std::sqrt(weighted_square * n / (n - 1)) / tokens;
+  result.loss_stderr =
+      result.rows > 1 ? std::sqrt(weighted_square * n / (n - 1)) / tokens : kUnknown;
   result.perplexity = std::exp(result.loss);
   result.perplexity_stderr = result.perplexity * result.loss_stderr;
 }
@@ -195,6 +200,7 @@ std::string trimmed(const std::string& text) {
 }
 
 EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& options) {
+  const EngineTurn turn(model.engine());
   auto started = std::chrono::steady_clock::now();
   Model::Impl& m = model.impl();
   const ExampleSet& set = data.impl().rows;
@@ -215,6 +221,7 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
 ChoiceResult evaluate_choices(Model& model, const std::vector<DataSource>& sources,
                               const std::string& split, const DatasetOptions& data,
                               const EvalOptions& options) {
+  const EngineTurn turn(model.engine());
   auto started = std::chrono::steady_clock::now();
   Model::Impl& m = model.impl();
   const ChoiceSet set =

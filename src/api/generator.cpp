@@ -82,13 +82,17 @@ struct Generator::Impl {
   }
 };
 
-Generator::Generator(Model& model) : impl_(std::make_unique<Impl>()) { impl_->model = &model; }
+Generator::Generator(Model& model) : impl_(std::make_unique<Impl>()) {
+  model.impl();  // throws where it is empty
+  impl_->model = &model;
+}
 Generator::~Generator() = default;
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
 
 Generation Generator::complete(const std::string& text, const GenerateOptions& options,
                                const OnText& on_text, bool add_special) {
+  const EngineTurn turn(impl_->model->engine());
   const Model::Impl& m = impl_->model->impl();
   std::vector<int32_t> ids = m.words().encode_ids(text, add_special);
   return generation(impl_->current().generate(ids, decode_options(options, m), on_text));
@@ -108,6 +112,7 @@ Generation Generator::chat(const std::vector<Message>& messages, const GenerateO
 std::vector<Generation> Generator::complete_many(const std::vector<std::string>& texts,
                                                  const GenerateOptions& options, bool add_special,
                                                  const OnDone& on_done) {
+  const EngineTurn turn(impl_->model->engine());
   const Model::Impl& m = impl_->model->impl();
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : texts) prompts.push_back(m.words().encode_ids(text, add_special));

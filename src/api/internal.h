@@ -2,7 +2,9 @@
 // What stands behind the public handles.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +24,22 @@ namespace wick {
 
 struct Engine::Impl {
   std::unique_ptr<Backend> backend;
+  std::recursive_timed_mutex turn;
+  std::atomic<bool> trains = false;  // whoever has the turn keeps it for a whole run
+};
+
+// The turn of one thread on an engine, whose threads and weights are not for several at once.
+// Others wait for it; during a training run they are refused, because a callback may wait for them.
+class EngineTurn {
+ public:
+  explicit EngineTurn(const Engine& engine, bool trains = false);
+  ~EngineTurn();
+  EngineTurn(const EngineTurn&) = delete;
+  EngineTurn& operator=(const EngineTurn&) = delete;
+
+ private:
+  Engine::Impl& engine_;
+  bool outermost_run_ = false;
 };
 
 struct Model::Impl {

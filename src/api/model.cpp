@@ -54,7 +54,11 @@ Sources open_shape(const std::string& shape) {
 Sources open_folder(const std::string& name, bool weights) {
   Sources s;
   s.folder = open_model_folder(name);
-  s.tokenizer = Tokenizer::load(s.folder.folder);
+  // Some files add tokens, mostly for padding, that the model has no rows for: such a token cannot
+  // be written, and its name in a text is text.
+  const std::string config = (s.folder.folder / "config.json").string();
+  const int64_t vocab = get_int(s.folder.config, "vocab_size", config, INT64_MAX);
+  s.tokenizer = Tokenizer::load(s.folder.folder, vocab);
   if (weights) s.files = SafetensorsSet::open(s.folder.folder);
   s.where = s.folder.folder.string();
   return s;
@@ -107,8 +111,7 @@ std::vector<int32_t> Model::Impl::stop_tokens() const {
 TemplateInput Model::Impl::template_input(const ChatOptions& options) const {
   TemplateInput input;
   input.add_generation_prompt = options.add_generation_prompt;
-  input.bos_token = words().bos();
-  input.eos_token = words().eos();
+  input.special_tokens = words().special_tokens();
   if (!options.tools_json.empty()) input.tools = parse_json(options.tools_json, "tools");
   if (!options.template_config_json.empty()) {
     input.extra = parse_json(options.template_config_json, "chat-template-config");
@@ -188,6 +191,7 @@ Engine& Model::engine() const { return *impl_->engine; }
 const Tokenizer& Model::tokenizer() const { return impl_->words(); }
 
 void Model::attach_adapter(const std::string& path) {
+  const EngineTurn turn(engine());
   std::vector<float> params;
   auto adapter =
       std::make_shared<Adapter>(Adapter::load(path, adaptable_linears(impl_->config), params));
@@ -204,6 +208,7 @@ void Model::attach_adapter(const std::string& path) {
 }
 
 void Model::detach_adapter() {
+  const EngineTurn turn(engine());
   impl_->adapter.reset();
   impl_->trained.reset();
   impl_->params.reset();

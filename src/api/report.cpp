@@ -52,6 +52,21 @@ std::string perplexity(double loss) {
   return p >= 1000 && p < 1e9 ? count(std::llround(p)) : number(p, 3);
 }
 
+std::string percent(double share) { return number(100 * share, 3) + " %"; }
+
+// What a held-out loss amounts to. That of preferences is not one of tokens, so it has no
+// perplexity.
+std::string held_out_words(const Run& run) {
+  const TrainResult& r = run.result;
+  if (r.evals.empty() || !r.evals.front().preference.present)
+    return cat("perplexity ", perplexity(r.first_valid_loss), " → ", perplexity(r.valid_loss));
+  auto kept = std::find_if(r.evals.rbegin(), r.evals.rend(),
+                           [&](const EvalReport& e) { return e.loss == r.valid_loss; });
+  const EvalReport& last = kept == r.evals.rend() ? r.evals.back() : *kept;
+  return cat("accuracy ", percent(r.evals.front().preference.accuracy), " → ",
+             percent(last.preference.accuracy));
+}
+
 std::string heading(const Run& run) {
   const TrainResult& r = run.result;
   const TrainOptions& o = run.options;
@@ -82,8 +97,7 @@ std::string key_figures(const Run& run) {
   std::string out = "<dl class=\"cards\">\n";
   if (run.held_out())
     out +=
-        card("Loss on held-out rows", arrow(r.first_valid_loss, r.valid_loss),
-             cat("perplexity ", perplexity(r.first_valid_loss), " → ", perplexity(r.valid_loss)));
+        card("Loss on held-out rows", arrow(r.first_valid_loss, r.valid_loss), held_out_words(run));
   if (!r.history.empty())
     out += card("Loss in training", arrow(r.first_loss, r.final_loss), "first and last report");
   out += card("Updates", count(r.steps), plural(r.tokens, "token"));
@@ -160,13 +174,16 @@ std::string history_table(const Run& run) {
     out += "</tbody></table>\n";
   }
   if (run.held_out()) {
+    const std::vector<EvalReport>& evals = run.result.evals;
+    const bool pairs = !evals.empty() && evals.front().preference.present;
     out +=
-        "<table class=\"numbers\"><caption>Held-out rows</caption><thead><tr>"
-        "<th scope=\"col\">update</th><th scope=\"col\">loss</th>"
-        "<th scope=\"col\">perplexity</th></tr></thead><tbody>\n";
-    for (const EvalReport& e : run.result.evals)
+        cat("<table class=\"numbers\"><caption>Held-out rows</caption><thead><tr>"
+            "<th scope=\"col\">update</th><th scope=\"col\">loss</th>"
+            "<th scope=\"col\">",
+            pairs ? "accuracy" : "perplexity", "</th></tr></thead><tbody>\n");
+    for (const EvalReport& e : evals)
       out += cat("<tr><td>", count(e.step), "</td><td>", fixed(e.loss, 4), "</td><td>",
-                 number(e.perplexity), "</td></tr>\n");
+                 pairs ? percent(e.preference.accuracy) : number(e.perplexity), "</td></tr>\n");
     out += "</tbody></table>\n";
   }
   return out + "</div></details>\n";

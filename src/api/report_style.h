@@ -44,7 +44,7 @@ section {
 .card dd { margin: 2px 0 0; font-size: 19px; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .card small { display: block; margin-top: 2px; color: var(--soft); font-size: 13px; font-weight: 400; white-space: normal; }
 .to { color: var(--soft); font-weight: 400; }
-figure { margin: 0; }
+figure { margin: 0; overflow-x: auto; }
 .chart { display: block; width: 100%; height: auto; font-size: 12px; }
 .chart text { fill: var(--soft); font-variant-numeric: tabular-nums; }
 .chart .legend { fill: var(--ink); font-size: 13px; }
@@ -60,6 +60,7 @@ figure { margin: 0; }
 .chart .rate.mark { fill: var(--rate); }
 .chart .tip { fill: transparent; }
 .chart .tip:hover { fill: var(--train); fill-opacity: 0.35; }
+@media (max-width: 620px) { section > figure > .chart { min-width: 720px; } }
 .small-charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); gap: 18px; margin-top: 18px; }
 .sample { border-top: 1px solid var(--edge); padding-top: 16px; margin-top: 16px; }
 h2 + .sample { border-top: 0; padding-top: 0; margin-top: 0; }

@@ -88,6 +88,7 @@ void Sweep::Impl::join() {
 
 Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make_unique<Impl>()) {
   if (adapters.empty()) fail(ErrorCode::kInvalidArgument, "--sweep: no adapter");
+  const EngineTurn turn(model.engine());
   impl_->model = &model;
   for (SweepAdapter& a : adapters) {
     impl_->names.push_back(a.name);
@@ -114,11 +115,13 @@ Sweep& Sweep::operator=(Sweep&&) noexcept = default;
 std::string Sweep::plan() const { return print(impl_->lanes.front()->step->micro_plan()); }
 
 const Forecast& Sweep::forecast() const {
+  const EngineTurn turn(impl_->model->engine());
   impl_->lead().forecast_time();
   return impl_->lead().forecast;
 }
 
 const Forecast& Sweep::rehearse() {
+  const EngineTurn turn(impl_->model->engine());
   impl_->lead().try_now();
   return impl_->lead().forecast;
 }
@@ -156,7 +159,7 @@ void Sweep::Impl::tell_forecast(const SweepCallbacks& callbacks) {
   if (rehearsed)
     lead().rehearse_run(answer_seconds, {}, callbacks.should_give_up);
   else
-    lead().count_untried();
+    lead().count_untried(answer_seconds);
   const bool wanted = !callbacks.should_give_up || !callbacks.should_give_up();
   if (callbacks.on_forecast && wanted) callbacks.on_forecast(lead().forecast);
   lead().open_prefix();
@@ -264,6 +267,10 @@ void Sweep::Impl::take_best(JointStep& joint, const SweepResult& result) {
 
 SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callbacks) {
   Impl& s = *impl_;
+  const EngineTurn turn(s.model->engine(), true);
+  if (s.lead().has_run)
+    fail(ErrorCode::kInvalidArgument,
+         "this Sweep has run; make another one, with `resume` to go on");
   NewFolder made(folder);
   made.keep();
   const std::vector<RunFolder> folders = s.begin(callbacks);
@@ -276,10 +283,14 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   s.tell_forecast(callbacks);
   if (given_up()) return nothing;
   std::vector<TrainResult> results(s.lanes.size());
+  s.lead().has_run = true;
   const std::vector<std::exception_ptr> errors = joint.run(
       [&](size_t k) { results[k] = s.run_lane(joint, k, samples.prompts[k], callbacks); });
   auto is_nothing = [](const TrainResult& r) { return r.interrupted && r.adapter_path.empty(); };
-  if (std::all_of(results.begin(), results.end(), is_nothing)) return nothing;
+  if (std::all_of(results.begin(), results.end(), is_nothing)) {
+    s.lead().has_run = false;
+    return nothing;
+  }
   SweepResult result = s.collect(joint, std::move(results), errors, samples, callbacks);
   s.take_best(joint, result);
   s.write_summary(result, folder);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <tuple>
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
@@ -42,6 +43,23 @@ void check_options(const TrainOptions& o) {
   in_range("warmup-init", o.warmup_init, 0.0, 10.0);
   if (o.lr_end != TrainOptions().lr_end) in_range("lr-end", o.lr_end, 0.0, 10.0);
   in_range("grad-clip", o.grad_clip, 0.0, 1e9);
+  in_range("alpha", o.alpha, 0.0, 1e9);
+  in_range("val-split", o.val_split, 0.0, 1e15);
+  // Below 0 stands for a default.
+  for (const auto& [name, x] : {std::pair{"warmup", o.warmup},
+                                {"weight-decay", o.weight_decay},
+                                {"beta1", o.beta1},
+                                {"beta2", o.beta2},
+                                {"momentum", o.momentum},
+                                {"beta", o.beta}})
+    if (!std::isfinite(x)) refuse(cat("--", name, " is ", x, ", wanted a number"));
+  for (const auto& [name, n, least] : {std::tuple{"steps-per-report", o.steps_per_report, 1},
+                                       {"steps-per-eval", o.steps_per_eval, 0},
+                                       {"save-every", o.save_every, 1},
+                                       {"val-batches", o.val_batches, -1},
+                                       {"memory", o.memory_bytes, 0},
+                                       {"prefix-cache-size", o.prefix_cache_bytes, 0}})
+    if (n < least) refuse(cat("--", name, " is ", n, ", wanted at least ", least));
   in_range("skip-below", o.skip_below, 0.0, 0.1);
   in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
   in_range("lr-decay-rate", o.lr_decay_rate, 0.0, 1.0);
@@ -254,55 +272,6 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   write_model_files(m, folder);
 }
 
-std::vector<PromptAndAnswer> Trainer::Impl::sample_prompts() const {
-  std::vector<PromptAndAnswer> prompts;
-  const Model::Impl& m = model->impl();
-  for (const std::string& text : options.sample_prompts) {
-    std::vector<Message> messages;
-    if (!options.dataset.system_prompt.empty())
-      messages.push_back({"system", options.dataset.system_prompt});
-    messages.push_back({"user", text});
-    ChatOptions chat;
-    chat.template_config_json = options.dataset.chat_template_config;
-    chat.date = options.dataset.date;
-    bool rendered = model->has_chat_template();
-    prompts.push_back(
-        {m.words().encode_ids(rendered ? model->render_chat(messages, chat) : text, !rendered),
-         {},
-         text});
-  }
-  if (!prompts.empty()) return prompts;
-  const ExampleSet& shown = valid ? *valid : train;
-  for (int64_t i = 0; i < shown.size() && prompts.size() < Impl::kSamples; ++i)
-    if (std::optional<PromptAndAnswer> turn = last_turn(shown[i], m)) prompts.push_back(*turn);
-  return prompts;
-}
-
-std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer>& prompts,
-                                               BufferPtr params, const StopAsked& stop) {
-  std::vector<std::string> texts;
-  if (prompts.empty()) return texts;
-  Model::Impl& m = model->impl();
-  const int64_t before = current_memory_bytes();
-  const ParamSource source = adapter ? ParamSource{adapter.get(), nullptr} : trainable->source();
-  TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), source, std::move(params));
-  DecodeOptions decode;
-  decode.max_tokens = 64;
-  decode.stop_tokens = m.stop_tokens();
-  decode.should_stop = stop;
-  for (const PromptAndAnswer& p : prompts) {
-    if (stop && stop()) break;
-    // Samples are for the report: a model that gives no numbers any more is the run's to report.
-    try {
-      texts.push_back(generator.generate(p.prompt, decode).text);
-    } catch (const Error& e) {
-      texts.push_back(cat("(no answer: ", e.what(), ")"));
-    }
-  }
-  answer_bytes = std::max(answer_bytes, current_memory_bytes() - before);
-  return texts;
-}
-
 void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   model = &on;
   options = wanted;
@@ -316,9 +285,13 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   load_data();
   if (const int64_t updates = count_updates(options, train.rows_per_epoch());
       !forecast.assumed_rows && options.warmup > static_cast<double>(updates))
-    messages.push_back(cat("--warmup ", report::number(options.warmup),
-                           " is more than the run's updates: the rate rises over all ",
-                           report::count(updates)));
+    messages.push_back(options.warmup_from_init
+                           ? cat("lr_schedule.warmup ", report::number(options.warmup),
+                                 " is more than the run's ", report::count(updates),
+                                 " updates: the rate never reaches its height")
+                           : cat("--warmup ", report::number(options.warmup),
+                                 " is more than the run's updates: the rate rises over all ",
+                                 report::count(updates)));
   declare();
   open_reference();
 }
@@ -397,6 +370,7 @@ void Trainer::Impl::finish(TrainResult& result, const std::vector<PromptAndAnswe
 }
 
 Trainer::Trainer(Model& model, const TrainOptions& options) : impl_(std::make_unique<Impl>()) {
+  const EngineTurn turn(model.engine());
   impl_->prepare(model, options);
   impl_->choose_step();
 }
@@ -406,10 +380,12 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 const Forecast& Trainer::forecast() const {
+  const EngineTurn turn(impl_->model->engine());
   impl_->forecast_time();
   return impl_->forecast;
 }
 const Forecast& Trainer::rehearse() {
+  const EngineTurn turn(impl_->model->engine());
   impl_->try_now();
   return impl_->forecast;
 }
@@ -417,7 +393,11 @@ std::string Trainer::plan() const { return print(impl_->step->micro_plan()); }
 
 TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   Impl& t = *impl_;
+  const EngineTurn turn(t.model->engine(), true);
   Model::Impl& m = t.model->impl();
+  if (t.has_run)
+    fail(ErrorCode::kInvalidArgument,
+         "this Trainer has run; make another one, with `resume` to go on");
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
   const RunFolder folder = t.check_folder();
@@ -440,7 +420,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   if (rehearsed) {
     t.rehearse_run(answered.count(), {}, callbacks.should_give_up);
   } else {
-    t.count_untried();
+    t.count_untried(answered.count());
   }
   if (given_up()) return nothing;
   if (callbacks.on_forecast) callbacks.on_forecast(t.forecast);
@@ -455,12 +435,14 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   };
   setup.should_give_up = callbacks.should_give_up;
   TrainResult result;
+  t.has_run = true;
   try {
     TrainRun run(*t.step, std::move(setup));
     Watch watch(t.options, run.first_update());
     result = run.run(watch.around(callbacks));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kCancelled) throw;
+    t.has_run = false;
     return nothing;
   }
 

@@ -60,6 +60,11 @@ void Trainer::Impl::load_data() {
     messages.push_back(cat(valid->size(), " of ", valid->size() + train.size(),
                            " rows are held out (--val-split)"));
   }
+  for (const DataPart& part : train.parts())
+    if (part.end > part.begin && part.rows_per_epoch() == 0)
+      fail(ErrorCode::kInvalidArgument, part.file, ": a weight of ", report::number(part.weight),
+           " takes none of its ", part.end - part.begin,
+           " rows in an epoch; give a higher one, or leave the data set out");
   if (!valid) {
     const std::string wanted = "there are no held-out rows; add a valid file, or --val-split 0.1";
     if (options.early_stop > 0 || options.keep_best)

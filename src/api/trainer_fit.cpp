@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
@@ -22,9 +23,6 @@ int64_t longest_row(const ExampleSet& set) {
 }
 
 bool keeps_best(const TrainOptions& o) { return o.keep_best || o.early_stop > 0; }
-
-// What a compiled step holds beside its operands, measured.
-constexpr int64_t kProgramStepBytes = 800;
 
 PackLimits larger(PackLimits a, PackLimits b) {
   return {std::max(a.tokens, b.tokens), std::max(a.targets, b.targets)};
@@ -154,6 +152,8 @@ void Trainer::Impl::choose_step() {
   forecast.disk_bytes = need.kept;
   forecast.disk_peak_bytes = need.kept + need.beside;
   if (free_step) forecast.choice = describe_choice(free);
+  for (Impl* run : runs()) run->answer_bytes = run->guessed_answer_bytes();
+  counted_briefly = briefly_bytes();
   forecast.process_bytes = process_bytes();
   run_limits = step->limits();
   plan_order = describe_order();
@@ -193,13 +193,16 @@ std::string Trainer::Impl::pack_key() const {
 }
 
 // What the process takes beside the plan: what it has now, its programs, copies of the numbers
-// while they are saved, and the model inside the binary, whose pages stay once they are read.
+// while they are saved or what answering takes, and the model inside the binary, whose pages stay
+// once they are read.
 int64_t Trainer::Impl::process_bytes() const {
+  constexpr int64_t kCodeBytes = 1'500'000;  // that has not run yet, measured
   const Model::Impl& m = model->impl();
   const bool embedded = m.folder.folder.empty() && m.weights->files() && !m.weights->loaded();
   // What a probe has freed is not the run's.
   release_free_memory();
-  return current_memory_bytes() + copied_bytes() + kProgramStepBytes * step->program_steps() +
+  const int64_t programs = kProgramStepBytes * step->program_steps();
+  return current_memory_bytes() + kCodeBytes + briefly_bytes() + programs +
          (embedded ? static_cast<int64_t>(m.weights->files()->total_bytes()) : 0);
 }
 
@@ -214,18 +217,28 @@ Trainer::Impl::OwnBytes Trainer::Impl::own_bytes() const {
   return bytes;
 }
 
+// Of the largest tensor while a result is written: its numbers, and of a whole model the same as
+// they are saved; PiSSA's has its start beside it, in a vector that grows.
+int64_t Trainer::Impl::written_bytes() const {
+  const Trainable own = adapter ? train_adapter(*adapter) : *trainable;
+  int64_t largest = 0;
+  for (const ParamLayout::Entry& e : own.layout.entries())
+    largest = std::max(largest, e.shape.elements());
+  const bool pissa =
+      adapter && !adapter->modules().empty() && adapter->modules().front().a0_offset >= 0;
+  return (pissa ? 4 : adapter ? 1 : 2) * static_cast<int64_t>(sizeof(float)) * largest;
+}
+
 // Runs of a sweep save one after the other, and answer so; the best of each stays.
 int64_t Trainer::Impl::copied_bytes() const {
-  int64_t largest = 0;  // of the tensors, which a result is written by
-  for (const ParamLayout::Entry& e : trainable->layout.entries())
-    largest = std::max(largest, e.shape.elements());
   int64_t copied = 0, best = 0;
   for (const Impl* run : runs()) {
     const OwnBytes own = run->own_bytes();
-    copied = std::max(copied, own.params + own.states);
+    // A result is written after the optimizer's states, tensor by tensor.
+    copied = std::max(copied, own.params + std::max(own.states, run->written_bytes()));
     best += own.best;
   }
-  return copied + best + 2 * static_cast<int64_t>(sizeof(float)) * largest;
+  return copied + best;
 }
 
 int64_t Trainer::Impl::briefly_bytes() const {
@@ -240,7 +253,7 @@ int64_t Trainer::Impl::briefly_bytes() const {
 }
 
 void Trainer::Impl::count_process() {
-  const int64_t plan = forecast.peak_bytes - (forecast.prefix_on_disk ? 0 : forecast.prefix_bytes);
+  const int64_t plan = forecast.peak_bytes;
   release_free_memory();
   // A device that runs ahead has the plan in memory of its own.
   if (!model->impl().backend().runs_ahead())
@@ -251,8 +264,10 @@ void Trainer::Impl::count_process() {
   forecast.process_bytes = std::max(forecast.process_bytes, peak_memory_bytes() - plan);
 }
 
-void Trainer::Impl::count_untried() {
-  forecast.process_bytes += briefly_bytes() - copied_bytes();
+void Trainer::Impl::count_untried(double took) {
+  // What was guessed of the answers is known now.
+  forecast.process_bytes += briefly_bytes() - counted_briefly;
+  if (options.sample_at_evals) set_answer_seconds(took);
   count_process();
 }
 
@@ -316,6 +331,22 @@ int64_t Trainer::Impl::stream_bytes() const {
   return m.config.hidden * static_cast<int64_t>(dtype_bytes(m.weights->compute()));
 }
 
+// Of the rows that a run sees, and of those that are held out.
+int64_t Trainer::Impl::prefix_tokens() const {
+  int64_t tokens = 0;
+  for (int64_t i = 0; valid && i < valid->size(); ++i) tokens += row_size((*valid)[i]).tokens;
+  const Order order = this->order();
+  if (order.first_updates() == order.updates_per_epoch()) {
+    for (int64_t i = 0; i < train.size(); ++i) tokens += row_size(train[i]).tokens;
+    return tokens;
+  }
+  std::set<int64_t> seen;
+  for (int64_t u = 0; u < order.first_updates(); ++u)
+    for (int64_t row : order.update(u))
+      if (seen.insert(row).second) tokens += row_size(train[row]).tokens;
+  return tokens;
+}
+
 // Whether the frozen blocks' outputs are kept, and where. It does not change a bit of the result.
 void Trainer::Impl::plan_prefix() {
   const Model::Impl& m = model->impl();
@@ -331,9 +362,7 @@ void Trainer::Impl::plan_prefix() {
   if (automatic && count_updates(options, train.rows_per_epoch()) <= order().updates_per_epoch())
     return;
   int64_t tokens = 0;
-  for (const Impl* run : runs_of_other_data())
-    for (const ExampleSet* set : {&run->train, run->valid ? &*run->valid : nullptr})
-      for (int64_t i = 0; set && i < set->size(); ++i) tokens += row_size((*set)[i]).tokens;
+  for (const Impl* run : runs_of_other_data()) tokens += run->prefix_tokens();
   const int64_t bytes = tokens * stream_bytes();
   const bool in_memory = automatic || where == "memory";
   int64_t budget = options.prefix_cache_bytes;

@@ -30,6 +30,14 @@ struct RunFolder {
   FolderLock lock;
 };
 
+// What a compiled step holds beside its operands, measured.
+constexpr int64_t kProgramStepBytes = 800;
+
+// Between which runs lay by estimates, as shares of those.
+constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
+
+class SpeedProbe;
+
 struct Trainer::Impl {
   static constexpr size_t kSamples = 3;  // answered before and after, for the report
 
@@ -53,9 +61,13 @@ struct Trainer::Impl {
   // The other runs of a sweep; `trainable` and `step` are then those of all together.
   std::vector<Impl*> others;
   Forecast forecast;
-  bool timed = false;                 // the forecast has seconds
-  int64_t answer_bytes = 0;           // that answering the prompts took, beside the step
+  bool timed = false;  // the forecast has seconds
+  // That answering the prompts takes beside the step; guessed until they have been answered.
+  int64_t answer_bytes = 0;
+  bool answered = false;
+  int64_t counted_briefly = 0;        // of them and of copies, in process_bytes
   bool started = false;               // the step is compiled and has the start values
+  bool has_run = false;               // … which updates have changed
   std::vector<std::string> messages;  // for on_message, before the first step
 
   // Checks the options, reads the rows, declares what is trained.
@@ -93,6 +105,7 @@ struct Trainer::Impl {
   // trainer_time.cpp. By a part of the model, from its shape alone; does nothing a second time.
   void forecast_time();
   double guessed_pack_seconds() const;
+  double decompose_seconds() const;
   // Whether the run is long enough, or so quick, that its own step may be tried before it; and
   // without a run, whether weights and step fit into memory and a few seconds.
   bool can_rehearse() const;
@@ -106,8 +119,8 @@ struct Trainer::Impl {
   void rehearse_run(double answer_seconds, const RehearsalTime& time = {},
                     const std::function<bool()>& should_give_up = {});
   Checkpoint part_of_checkpoint(double part) const;
-  // Of the run's checkpoints and results. Requires: a step that has been tried.
-  Saving try_saving() const;
+  // Of the run's checkpoints and results, with these numbers. Requires: a step that has been tried.
+  Saving try_saving(std::vector<float> params) const;
   struct SampledPacks;
   SampledPacks sample_packs() const;
   void set_times(const RunTimes& times, double packing_seconds, const Saving& saving);
@@ -121,13 +134,17 @@ struct Trainer::Impl {
     int64_t params = 0, states = 0, best = 0;
   };
   OwnBytes own_bytes() const;
+  int64_t written_bytes() const;
   int64_t copied_bytes() const;  // while a checkpoint is written
   // What the process takes beside the plan, now that the step is compiled.
   void count_process();
-  void count_untried();           // the same where nothing but the prompts has been run
-  int64_t briefly_bytes() const;  // the same, or while prompts are answered, whichever is more
+  // The same where nothing but the prompts has been run, and how long these took.
+  void count_untried(double took);
+  int64_t briefly_bytes()
+      const;  // copied_bytes(), or while prompts are answered, whichever is more
   int64_t stream_bytes() const;
   void plan_prefix();
+  int64_t prefix_tokens() const;
   uint64_t data_key() const;
   std::vector<const Impl*> runs_of_other_data() const;
   uint64_t prefix_key() const;
@@ -146,11 +163,22 @@ struct Trainer::Impl {
   Json describe_order() const;
   std::string pack_key() const;
   void save_result(const std::string& folder, std::span<const float> params) const;
-  // What is answered before and after: the caller's prompts, else the first of the held-out rows.
+  // trainer_answers.cpp. What is answered before and after: the caller's prompts, else the first of
+  // the held-out rows.
   std::vector<PromptAndAnswer> sample_prompts() const;
   // Fewer answers where it is stopped.
   std::vector<std::string> answer(const std::vector<PromptAndAnswer>& prompts, BufferPtr params,
                                   const StopAsked& stop = {});
+  struct AnswerPlan {
+    int64_t tokens = 0;     // at once
+    double count = 0;       // runs, of all prompts together
+    int64_t positions = 0;  // of the longest prompt with its answer
+    std::unique_ptr<DecoderPlan> plan;
+  };
+  std::vector<AnswerPlan> answer_plans() const;
+  int64_t guessed_answer_bytes() const;
+  double guessed_answer_seconds(const SpeedProbe& probe) const;
+  void set_answer_seconds(double seconds);  // in a forecast that has another number of them
 };
 
 }  // namespace wick

@@ -30,8 +30,6 @@ constexpr double kLeastPacks = 2, kTriedShare = 0.2, kQuickSeconds = 2;
 constexpr double kPlanSeconds = 8, kPlanPacks = 3, kLoadRate = 1e9;
 constexpr RehearsalTime kPlanTrial{.short_share = 1, .short_seconds = 3, .most_seconds = 3};
 constexpr double kUtilisation = 0.5;  // of the device, for those estimates
-// Between which runs lay by their estimates, as shares of those.
-constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 // What a run of one second may differ by from what was tried, since a processor's speed changes
 // within seconds; of longer ones less, by the root of their seconds, of shorter ones more. No run
 // is known better than by kLeastMood: a trial of seconds does not see what the minutes after it
@@ -68,7 +66,7 @@ Checkpoint Trainer::Impl::part_of_checkpoint(double part) const {
 }
 
 // By doing what a run does, or of large checkpoints a part.
-Saving Trainer::Impl::try_saving() const {
+Saving Trainer::Impl::try_saving(std::vector<float> params) const {
   constexpr int64_t kMost = int64_t{64} << 20;
   SaveTrial trial;
   trial.place = options.adapter_path;
@@ -80,18 +78,21 @@ Saving Trainer::Impl::try_saving() const {
     trial.checkpoint = [&](const std::filesystem::path& folder) {
       c = {};
       release_free_memory();
-      c.params = step->params();
+      c.params = std::move(params);
       if (options.keep_best || options.early_stop > 0) c.best = c.params;
       for (size_t i = 0; i < step->states().size(); ++i)
         c.states.push_back({step->states()[i].name, step->states()[i].dtype, step->state(i)});
       c.run = identity();
       save_checkpoint(folder, c);
+      c.states = std::vector<CheckpointState>();
     };
     trial.result = [&](const std::filesystem::path& folder) {
       save_result(folder.string(), c.params);
+      params = std::move(c.params);
     };
     return wick::try_saving(trial);
   }
+  std::vector<float>().swap(params);
   const auto all = static_cast<double>(trial.bytes);
   c = part_of_checkpoint(std::min(0.99, static_cast<double>(kMost) / all));
   double bytes = 4.0 * static_cast<double>(c.params.size() + c.best.size());
@@ -153,7 +154,8 @@ void Trainer::Impl::set_times(const RunTimes& times, double packing_seconds, con
   forecast.save_ms = 1e3 * saving.seconds;
   forecast.step_ms = 1e3 * (times.update + packing_seconds);
   forecast.prefix_ms = 1e3 * times.prefix;
-  forecast.eval_ms = 1e3 * times.eval;
+  forecast.answer_ms = 1e3 * times.answers;
+  forecast.eval_ms = 1e3 * times.eval + forecast.answer_ms;
   forecast.prepare_ms = 1e3 * times.prepare;
   forecast.cold_ms = 1e3 * (times.cold + times.eval_prefix);
   const double evals = valid ? static_cast<double>(count_evals(options, forecast.updates)) : 0;
@@ -186,7 +188,8 @@ void Trainer::Impl::forecast_time() {
       m.backend(), m.config, *m.weights, *trainable,
       {step->limits(), attended, forecast.recompute, step->micro_flops(),
        forecast.peak_bytes - forecast.weights, static_cast<float>(options.skip_below),
-       optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1)});
+       optimizer_op(options.optimizer), optimizer_hyper(options, options.learning_rate, 1),
+       options.sample_at_evals && valid.has_value()});
   RunTimes times;
   const double share = sampled.work / sampled.own_work / static_cast<double>(sampled.updates);
   for (const Pack& pack : sampled.packs)
@@ -219,6 +222,8 @@ void Trainer::Impl::forecast_time() {
     times.prepare =
         asked * static_cast<double>(kind->count_asked(train, valid ? &*valid : nullptr));
   }
+  if (options.sample_at_evals && valid)
+    for (const Impl* run : runs()) times.answers += run->guessed_answer_seconds(probe);
   times.cold = probe.cold_seconds(forecast.peak_bytes - forecast.weights);
   times.low = kEstimatedLow;
   times.high = kEstimatedHigh;
@@ -231,6 +236,18 @@ double Trainer::Impl::guessed_pack_seconds() const {
   const Model::Impl& m = model->impl();
   const double peak = 1e9 * kUtilisation * m.backend().peak_gflops(m.weights->compute());
   return peak > 0 ? step->micro_flops() / peak : 0;
+}
+
+// Of a start by singular vectors, roughly: by the weights' elements and the vectors that are
+// sought.
+double Trainer::Impl::decompose_seconds() const {
+  constexpr double kVectorSeconds = 3e-8;  // of an element on one thread, with a common spectrum
+  double work = 0;
+  for (const Impl* run : runs())
+    for (const LoraModule& m : run->adapter ? run->adapter->modules() : std::vector<LoraModule>())
+      if (m.a0_offset >= 0)
+        work += static_cast<double>(m.in * m.out) * 1.5 * static_cast<double>(m.rank + 4);
+  return kVectorSeconds * work / std::max(1, host_threads(model->impl().backend()));
 }
 
 bool Trainer::Impl::can_rehearse() const {
@@ -250,7 +267,11 @@ bool Trainer::Impl::can_try_now() const {
                                 ? static_cast<int64_t>(m.backend().info().memory_bytes)
                                 : available_memory_bytes();
   const double load = m.weights->loaded() ? 0 : static_cast<double>(forecast.weights) / kLoadRate;
-  return load + kPlanPacks * each <= kPlanSeconds && forecast.peak_bytes <= available;
+  // Trained numbers are drawn, and put back as they were.
+  const double drawn =
+      static_cast<double>(forecast.params + forecast.gradients + forecast.moments) / kLoadRate;
+  return load + drawn + decompose_seconds() + kPlanPacks * each <= kPlanSeconds &&
+         forecast.peak_bytes <= available;
 }
 
 bool Trainer::Impl::start(const StopAsked& stop) {
@@ -277,6 +298,8 @@ void Trainer::Impl::start_step() {
     if (fresh) run->start_params = run->adapter->initial_params(run->options.seed);
     start_adapter(*run->adapter, m.config, *m.weights, fresh, run->start_params, threads);
   }
+  // Before the step takes its own: what was read and widened on the way.
+  release_free_memory();
   // What an adapter's file leaves to the weights.
   if (reference_adapter)
     start_adapter(*reference_adapter, *reference->config, *reference->weights, false,
@@ -291,7 +314,7 @@ void Trainer::Impl::start_step() {
     step->set_params(all);
     // Of one that was loaded a checkpoint wants the sum.
     for (Impl* run : runs())
-      if (run->options.init_adapter.empty()) run->start_params = {};
+      if (run->options.init_adapter.empty()) std::vector<float>().swap(run->start_params);
   }
   // Weights were read and widened on the way.
   release_free_memory();
@@ -322,9 +345,9 @@ void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& tim
   r.time = time;
   r.should_give_up = should_give_up;
   Saving saving;
-  r.then = [&] { saving = try_saving(); };
+  r.then = [&](std::vector<float> params) { saving = try_saving(std::move(params)); };
   RunTimes times = wick::rehearse(*step, r);
-  if (options.sample_at_evals) times.eval += answer_seconds;
+  if (options.sample_at_evals) times.answers = answer_seconds;
   // The best of the looks so far is saved; most of them are, at first.
   if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
   set_times(times, sampled.seconds, saving);

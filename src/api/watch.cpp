@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -98,7 +99,8 @@ Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(optio
         kind == std::filesystem::file_type::not_found)
       write_file(path, earlier_lines(options.metrics, first_update));
     metrics_.open(path, std::ios::app);
-    if (!metrics_) fail(ErrorCode::kIo, options.metrics, ": cannot be written");
+    if (!metrics_)
+      fail(ErrorCode::kIo, options.metrics, ": cannot be written: ", std::strerror(errno));
   }
   if (!options.tensorboard.empty())
     board_ = std::make_unique<EventFile>(options.tensorboard, first_update);

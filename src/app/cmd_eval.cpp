@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "app/format.h"
@@ -71,8 +72,13 @@ void show_choice(const ChoiceRow& row, Output& out) {
                    row.chosen, "  by length ", row.chosen_by_length));
 }
 
+// " ± …", or nothing where one row leaves the error unknown (null in JSON).
+std::string plus_minus(double error, const std::string& text) {
+  return std::isnan(error) ? "" : " ± " + text;
+}
+
 std::string share_text(double share, double error) {
-  return cat(percent(share), " ± ", percent(error));
+  return percent(share) + plus_minus(error, percent(error));
 }
 
 Json choices_json(const ChoiceResult& r) {
@@ -126,7 +132,7 @@ void show_choices(const ChoiceResult& r, Output& out) {
 void show_preference(const PreferenceResult& p, Output& out) {
   if (p.pairs == 0) return;
   auto number = [](double mean, double error) {
-    return cat(fixed(mean, 3), " ± ", fixed(error, 3));
+    return fixed(mean, 3) + plus_minus(error, fixed(error, 3));
   };
   out.result(cat("chosen       likelier in ", share_text(p.accuracy, p.accuracy_stderr), " of ",
                  plural(p.pairs, "pair"), ", per token in ",
@@ -140,9 +146,10 @@ void show_preference(const PreferenceResult& p, Output& out) {
 }
 
 void show_result(const EvalResult& r, Output& out) {
-  out.result(cat("loss         ", fixed(r.loss, 4), " ± ", fixed(r.loss_stderr, 4)));
   out.result(
-      cat("perplexity   ", general(r.perplexity, 5), " ± ", general(r.perplexity_stderr, 2)));
+      cat("loss         ", fixed(r.loss, 4), plus_minus(r.loss_stderr, fixed(r.loss_stderr, 4))));
+  out.result(cat("perplexity   ", general(r.perplexity, 5),
+                 plus_minus(r.loss_stderr, general(r.perplexity_stderr, 2))));
   if (r.match_rows > 0)
     out.result(cat("exact match  ", share_text(r.exact_match, r.exact_match_stderr), " (",
                    format_count(r.matches), " of ", format_count(r.match_rows), ")"));
@@ -165,7 +172,7 @@ void show_difference(const char* name, const PairedDifference& d, bool share, Ou
   constexpr int64_t kLeastRows = 6;
   const bool certain = d.low > 0 || d.high < 0;
   out.result(cat(name, number(d.difference), " (95 %: ", number(d.low), " to ", number(d.high),
-                 "), higher in ", format_count(d.b_higher), " rows, lower in ",
+                 "), higher in ", plural(d.b_higher, "row"), ", lower in ",
                  format_count(d.a_higher), ", sign test p = ", general(d.p, 2),
                  d.rows < kLeastRows ? "; too few rows to tell"
                  : certain           ? ""
@@ -312,7 +319,7 @@ class Evaluation {
 
 int run(const Args& args, const Flags& flags) {
   if (flags.eval.max_rows == 0)
-    throw UsageError("--max-rows got 0, wanted a number of rows, or -1 for all");
+    throw UsageError("--max-rows (--limit) got 0, wanted a number of rows, or -1 for all");
   if (!flags.compare.empty() && flags.compare.size() != 2)
     throw UsageError(cat("--compare got ", flags.compare.size(),
                          " names, wanted two: adapters, or base for the model alone"));

@@ -125,7 +125,7 @@ std::function<int()> declare_train(Args& args) {
       "Ctrl-C saves and says how to go on.";
   args.json =
       "One object per event. forecast: peak_bytes, tried, step_ms (between step_ms_low and "
-      "step_ms_high while it was tried), eval_ms, save_ms, cold_ms, prepare_ms, weights, "
+      "step_ms_high while it was tried), eval_ms (of it answer_ms), save_ms, cold_ms, prepare_ms, weights, "
       "params, gradients, "
       "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
       "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "

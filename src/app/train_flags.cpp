@@ -30,6 +30,8 @@ bool read_lora_parameters(Args& args, const Json& value, const std::string& wher
 
 }  // namespace
 
+bool epochs_beat_iters(const Args& args) { return args.source("epochs") > args.source("iters"); }
+
 // Refuses members of a nested mapping that are not in `known`.
 void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known) {
@@ -194,6 +196,7 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
   kinds.apply(o);
+  if (epochs_beat_iters(args)) o.iters = 0;
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)
     throw UsageError("--memory got 0, wanted a size such as 4GB");

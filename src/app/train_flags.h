@@ -51,6 +51,8 @@ void add_optimizer_flags(Args& args, TrainFlags& flags);
 // Refuses members of a nested mapping of a settings file that are not in `known`.
 void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known);
+// Whether --epochs counts although a settings file has iters: a flag beats the file.
+bool epochs_beat_iters(const Args& args);
 void add_kinds_flags(Args& args, TrainFlags& flags);
 void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 

@@ -69,6 +69,7 @@ Json forecast_json(const Forecast& f) {
           {"step_ms_low", f.step_ms_low},
           {"step_ms_high", f.step_ms_high},
           {"eval_ms", f.eval_ms},
+          {"answer_ms", f.answer_ms},
           {"save_ms", f.save_ms},
           {"cold_ms", f.cold_ms},
           {"prepare_ms", f.prepare_ms},

@@ -5,18 +5,12 @@
 
 namespace wick {
 
-namespace {
-
-constexpr int64_t kLargestBucket = 512;
-
 // Powers of two: at most half of a bucket is padding, and prompts of all lengths share programs.
-int64_t bucket_size(int64_t tokens) {
+int64_t DecoderEngine::tokens_of_run(int64_t tokens) {
   int64_t size = 1;
   while (size < tokens) size *= 2;
-  return std::min(size, kLargestBucket);
+  return std::min(size, kMostTokens);
 }
-
-}  // namespace
 
 DecoderEngine::DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
                              ParamSource source, BufferPtr params, int64_t slots, int64_t context)
@@ -41,6 +35,42 @@ int64_t DecoderEngine::cache_bytes() const {
   return bytes;
 }
 
+DecoderEngine::Bucket DecoderEngine::record_bucket(const ModelConfig& config,
+                                                   const ModelWeights& weights,
+                                                   const DecoderPlanOptions& options, int64_t slots,
+                                                   Tail tail) {
+  Bucket b;
+  b.plan = std::make_unique<DecoderPlan>(config, weights, options);
+  Recorder& r = b.plan->recorder();
+  ValueId x = b.plan->hidden();
+  if (!walks(tail)) {
+    b.rows = r.feed("rows", {std::min(options.tokens, slots)}, DType::kI32);
+    x = r.gather_rows(x, b.rows);
+  }
+  b.logits = b.plan->logits(x);
+  if (walks(tail)) b.log = r.state("log", {kMostSteps, options.tokens}, DType::kI32);
+  if (draws(tail)) {
+    const Shape shape{b.plan->plan().value(b.logits).shape.rows(), kDrawWords};
+    b.how = walks(tail) ? r.state("how", shape, DType::kI32) : r.feed("how", shape, DType::kI32);
+  }
+  if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), b.log, b.how);
+  if (!walks(tail)) b.plan->plan().results.push_back(tail == Tail::kLogits ? b.logits : b.tokens);
+  fuse(b.plan->plan());
+  check(b.plan->plan());
+  return b;
+}
+
+std::unique_ptr<DecoderPlan> DecoderEngine::record(const ModelConfig& config,
+                                                   const ModelWeights& weights, ParamSource source,
+                                                   int64_t slots, int64_t context, int64_t tokens) {
+  DecoderPlanOptions o;
+  o.tokens = tokens_of_run(tokens);
+  o.positions = context;
+  o.source = source;
+  o.cache_rows = slots * context;
+  return std::move(record_bucket(config, weights, o, slots, Tail::kLogits).plan);
+}
+
 DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
   Bucket& b = buckets_[{tokens, tail}];
   if (b.program) return b;
@@ -50,23 +80,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
   o.source = source_;
   o.cache_rows = slots_ * context_;
   o.walks = walks(tail);
-  b.plan = std::make_unique<DecoderPlan>(config_, weights_, o);
-  Recorder& r = b.plan->recorder();
-  ValueId x = b.plan->hidden(), log = kNone;
-  if (!walks(tail)) {
-    b.rows = r.feed("rows", {std::min(tokens, slots_)}, DType::kI32);
-    x = r.gather_rows(x, b.rows);
-  }
-  b.logits = b.plan->logits(x);
-  if (walks(tail)) log = r.state("log", {kMostSteps, tokens}, DType::kI32);
-  if (draws(tail)) {
-    const Shape shape{b.plan->plan().value(b.logits).shape.rows(), kDrawWords};
-    b.how = walks(tail) ? r.state("how", shape, DType::kI32) : r.feed("how", shape, DType::kI32);
-  }
-  if (tail != Tail::kLogits) b.tokens = r.sample(b.logits, b.plan->place(), log, b.how);
-  if (!walks(tail)) b.plan->plan().results.push_back(tail == Tail::kLogits ? b.logits : b.tokens);
-  fuse(b.plan->plan());
-  check(b.plan->plan());
+  b = record_bucket(config_, weights_, o, slots_, tail);
 
   // One arena for all buckets, as large as the largest compiled so far needs; the smaller programs
   // keep the one that they were compiled with.
@@ -86,7 +100,7 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
   if (walks(tail)) {
     bindings[static_cast<size_t>(b.plan->plan().root(b.plan->place()))] = place_;
     bindings[static_cast<size_t>(c.begin)] = begin_;
-    bindings[static_cast<size_t>(log)] = log_;
+    bindings[static_cast<size_t>(b.log)] = log_;
     if (draws(tail)) bindings[static_cast<size_t>(b.how)] = how_;
   }
   if (c.adapter.params != kNone) bindings[static_cast<size_t>(c.adapter.params)] = params_;
@@ -95,12 +109,12 @@ DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
 }
 
 const Plan& DecoderEngine::plan(int64_t tokens) {
-  return bucket(bucket_size(tokens), Tail::kLogits).plan->plan();
+  return bucket(tokens_of_run(tokens), Tail::kLogits).plan->plan();
 }
 
 double DecoderEngine::flops(int64_t tokens) {
   double sum = 0;
-  for (; tokens > 0; tokens -= kLargestBucket) sum += plan_flops(plan(tokens));
+  for (; tokens > 0; tokens -= kMostTokens) sum += plan_flops(plan(tokens));
   return sum;
 }
 
@@ -121,7 +135,7 @@ void DecoderEngine::run_drawn(std::span<const SlotToken> tokens, std::vector<int
 void DecoderEngine::run_all(std::span<const SlotToken> tokens, const Results& results,
                             std::vector<double>* step_seconds) {
   while (!tokens.empty()) {
-    size_t n = std::min(tokens.size(), static_cast<size_t>(kLargestBucket));
+    size_t n = std::min(tokens.size(), static_cast<size_t>(kMostTokens));
     run_chunk(tokens.first(n), results, step_seconds);
     tokens = tokens.subspan(n);
     if (!tokens.empty() && stop_ && stop_())
@@ -131,7 +145,7 @@ void DecoderEngine::run_all(std::span<const SlotToken> tokens, const Results& re
 
 void DecoderEngine::run_chunk(std::span<const SlotToken> tokens, const Results& results,
                               std::vector<double>* step_seconds) {
-  Bucket& b = bucket(bucket_size(static_cast<int64_t>(tokens.size())), results.tail);
+  Bucket& b = bucket(tokens_of_run(static_cast<int64_t>(tokens.size())), results.tail);
   const DecoderContext& c = b.plan->context();
   const size_t t = static_cast<size_t>(c.tokens);
   // A padding token has an empty range to attend to and no row in the cache.

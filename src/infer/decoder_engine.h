@@ -34,6 +34,14 @@ class DecoderEngine {
   DecoderEngine(Backend& backend, const ModelConfig& config, ModelWeights& weights,
                 ParamSource source, BufferPtr params, int64_t slots, int64_t context);
 
+  // What a run() takes at a time, and by how many tokens its plan has for so many.
+  static constexpr int64_t kMostTokens = 512;
+  static int64_t tokens_of_run(int64_t tokens);
+  // The plan of a run() of `tokens` tokens by an engine that is not made: for a forecast.
+  static std::unique_ptr<DecoderPlan> record(const ModelConfig& config, const ModelWeights& weights,
+                                             ParamSource source, int64_t slots, int64_t context,
+                                             int64_t tokens);
+
   int64_t slots() const { return slots_; }
   int64_t context() const { return context_; }
   int64_t vocab() const { return config_.vocab; }
@@ -78,9 +86,11 @@ class DecoderEngine {
   static bool draws(Tail tail) { return tail == Tail::kDrawnTokens || tail == Tail::kDrawnWalk; }
   struct Bucket {
     std::unique_ptr<DecoderPlan> plan;
-    ValueId rows = kNone, logits = kNone, tokens = kNone, how = kNone;
+    ValueId rows = kNone, logits = kNone, tokens = kNone, how = kNone, log = kNone;
     std::unique_ptr<Program> program;
   };
+  static Bucket record_bucket(const ModelConfig& config, const ModelWeights& weights,
+                              const DecoderPlanOptions& options, int64_t slots, Tail tail);
   Bucket& bucket(int64_t tokens, Tail tail);
   // The results of a chunk go behind those in `logits` or `drawn`, as the tail says.
   struct Results {

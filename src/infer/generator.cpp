@@ -105,10 +105,14 @@ void TextGenerator::check_prompt(std::span<const int32_t> prompt,
          " tokens and the model's context ", config_.max_positions, "; shorten it");
 }
 
+// Rounded up so that a conversation does not need a new cache at each turn.
+int64_t TextGenerator::context_for(const ModelConfig& config, int64_t tokens) {
+  return std::min((tokens + 255) / 256 * 256, config.max_positions);
+}
+
 void TextGenerator::make_engine(int64_t slots, int64_t context,
                                 const std::function<bool()>& should_stop) {
-  // Rounded up so that a conversation does not need a new cache at each turn.
-  context = std::min((context + 255) / 256 * 256, config_.max_positions);
+  context = context_for(config_, context);
   if (!engine_ || engine_->slots() != slots || engine_->context() < context) {
     engine_.reset();
     cached_.clear();

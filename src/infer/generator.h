@@ -39,6 +39,9 @@ class TextGenerator {
   TextGenerator(Backend& backend, const ModelConfig& config, ModelWeights& weights,
                 const Tokenizer& tokenizer, ParamSource source, BufferPtr params);
 
+  // Of the cache of a sequence of that many tokens.
+  static int64_t context_for(const ModelConfig& config, int64_t tokens);
+
   // Called with each piece of final text; false stops.
   using OnText = std::function<bool(const std::string& piece)>;
 

@@ -438,6 +438,18 @@ TEST_F(Api, WrongModelsAreNamed) {
   save(config);
   EXPECT_NE(load(copy).find("do not belong together"), std::string::npos) << load(copy);
 
+  // A token for padding that the model has no row for, as well-known files have it.
+  config = fresh();
+  save(config);
+  const int64_t vocab = config["vocab_size"];
+  Json tokenizer = read_json(copy / "tokenizer.json");
+  tokenizer["added_tokens"].push_back({{"id", vocab}, {"content", "<beyond>"}, {"special", true}});
+  write_file(copy / "tokenizer.json", tokenizer.dump());
+  EXPECT_EQ(load(copy), "");
+  for (int32_t id :
+       Model::load(engine_, {.model = copy.string()}).tokenizer().encode_ids("a <beyond> b", true))
+    EXPECT_LT(id, vocab);
+
   config = fresh();
   config["hidden_size"] = -4;
   save(config);

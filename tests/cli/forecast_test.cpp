@@ -72,6 +72,30 @@ TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
   EXPECT_NEAR(forecast / took, 1.0, 0.05) << forecast << " forecast, " << took << " taken";
 }
 
+// What wick plan says without a run: by trying the step, and by its shape alone.
+class PlannedMemory : public testing::TestWithParam<MemoryCase> {};
+
+TEST_P(PlannedMemory, IsWithinFivePercentOfTheProcess) {
+  TempFolder folder;
+  const int rows = GetParam().rows;
+  folder.write("data/train.jsonl", GetParam().chats ? chats(rows) : long_rows(rows));
+  std::vector<std::string> words = train_words(folder);
+  words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
+  const CliResult run = wick(words);
+  ASSERT_EQ(run.code, 0) << run.err;
+  const double took = run.event("done")["peak_bytes"].get<double>();
+  words[0] = "plan";
+  for (const char* how : {"--try", "--no-try"}) {
+    std::vector<std::string> asked = words;
+    asked.insert(asked.begin() + 1, how);
+    const CliResult r = wick(asked);
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json f = r.event("forecast");
+    const double forecast = f["peak_bytes"].get<double>() + f["process_bytes"].get<double>();
+    EXPECT_NEAR(forecast / took, 1.0, 0.05) << how << ": " << forecast << " of " << took;
+  }
+}
+
 // --memory at a quarter, a half and three quarters of what the free plan takes beside the weights:
 // the process is held to it as well as the plan, and learns the same.
 TEST(MemoryBound, HoldsInTheProcessWithTheSameLosses) {
@@ -142,6 +166,49 @@ TEST(ForecastTime, SaysWhatWasTried) {
   EXPECT_NE(people.out.find("(tried"), std::string::npos) << people.out;
 }
 
+// Answers at each look are a part of the run, tried or not.
+TEST(ForecastTime, CountsAnswersAtEachLook) {
+  TempFolder folder;
+  folder.write("data/train.jsonl", chats(16));
+  folder.write("data/valid.jsonl", chats(4));
+  folder.write("prompts.txt", "Count 1 2 3\nCount 4 5 6\nCount 7 8 9\nCount 1 1 1\n");
+  auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"plan",
+                                      "--json",
+                                      "--no-try",
+                                      "--data",
+                                      folder.path("data"),
+                                      "--device",
+                                      "cpu",
+                                      "--threads",
+                                      "2",
+                                      "--iters",
+                                      "8",
+                                      "--steps-per-eval",
+                                      "2",
+                                      "--max-seq-length",
+                                      "512"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.event("forecast");
+  };
+  const Json without = plan({}), with = plan({"--eval-prompts", folder.path("prompts.txt")});
+  EXPECT_EQ(without["answer_ms"], 0.0);
+  EXPECT_GT(without["eval_ms"], 0.0);
+  EXPECT_GT(with["answer_ms"], 0.0);
+  EXPECT_GT(with["eval_ms"], with["answer_ms"]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, PlannedMemory,
+    testing::Values(MemoryCase{"answers", 16, {"--iters", "4"}, true},
+                    MemoryCase{"high_rank", 16, {"--iters", "4", "--rank", "64"}, true},
+                    MemoryCase{"full", 16, {"--iters", "4", "--fine-tune-type", "full"}},
+                    MemoryCase{
+                        "whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true}),
+    [](const auto& param) { return std::string(param.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, ForecastMemory,
     testing::Values(
@@ -167,6 +234,12 @@ INSTANTIATE_TEST_SUITE_P(
                    {"--iters", "4", "--dtype", "bf16", "--batch-size", "2", "--keep-best",
                     "--val-split", "2", "--sweep", "lr=1e-4,3e-4", "rank=16,32"},
                    true},
+        // Of 64 rows, the run sees eight, and keeps no more.
+        MemoryCase{
+            "kept_rows",
+            64,
+            {"--iters", "2", "--batch-size", "4", "--num-layers", "2", "--prefix-cache", "memory"}},
+        MemoryCase{"whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true},
         // The longest of the rows does not come.
         MemoryCase{"ends_early", 16, {"--iters", "1", "--batch-size", "1", "--no-shuffle"}},
         // So little that reading the model takes more.

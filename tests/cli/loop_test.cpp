@@ -61,6 +61,30 @@ TEST_F(Loop, EveryOptimizerLearns) {
   }
 }
 
+TEST_F(Loop, AFlagBeatsTheFilesOtherWordForIt) {
+  const std::string settings = folder_.write("settings.yaml", "iters: 2\nbatch_size: 4\n");
+  EXPECT_EQ(train({"--config", settings}).event("done")["steps"], 2);
+  EXPECT_EQ(train({"--config", settings, "--epochs", "1"}).event("done")["steps"], 3);
+  // Of the two flags, --iters counts.
+  EXPECT_EQ(train({"--epochs", "1", "--iters", "2"}).event("done")["steps"], 2);
+}
+
+// A settings file of mlx-lm means what it means there, also where its warm-up outlasts the run.
+TEST_F(Loop, AnMlxWarmUpKeepsItsPace) {
+  const std::string settings = folder_.write(
+      "settings.yaml",
+      "lr_schedule: {name: cosine_decay, arguments: [1e-3, 20], warmup: 100}\niters: 3\n");
+  const CliResult r = train({"--config", settings, "--steps-per-report", "1"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<Json> steps = events(r, "step");
+  ASSERT_EQ(steps.size(), 3u);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(steps[i]["learning_rate"].get<double>(), 1e-5 * static_cast<double>(i), 1e-12);
+  EXPECT_NE(r.err.find("lr_schedule.warmup 100 is more than the run's 3 updates"),
+            std::string::npos)
+      << r.err;
+}
+
 TEST_F(Loop, TestsWithoutTraining) {
   for (const char* type : {"lora", "full"}) {
     const CliResult first = train({"--epochs", "2", "--fine-tune-type", type, "--train", "--test"});

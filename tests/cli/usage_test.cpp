@@ -76,7 +76,7 @@ TEST(Usage, WrongValues) {
   expect_refused(wick({"train", "--rank", "0"}), 2, "wick train", {"--rank got 0", "at least 1"});
   expect_refused(wick({"train", "--rank", "2.5"}), 2, "wick train", {"whole number"});
   expect_refused(wick({"eval", "--data", "x", "--limit", "0"}), 2, "wick eval",
-                 {"--max-rows got 0"});
+                 {"--max-rows (--limit) got 0"});
   expect_refused(wick({"train", "--learning-rate", "fast"}), 2, "wick train", {"wanted a number"});
   expect_refused(wick({"train", "--learning-rate", "nan"}), 2, "wick train", {"wanted a number"});
   expect_refused(wick({"train", "--memory", "4XB"}), 2, "wick train", {"4XB", "4GB"});

@@ -67,6 +67,17 @@ TEST_F(Wrong, FilesForFoldersAndFoldersForFiles) {
   expect_failed(wick(train(data_, folder_.path("dangling"))), {"a link to nothing, is in the way"});
 }
 
+TEST_F(Wrong, LinksInTheDataThatLeadNowhere) {
+  const std::string valid = data_ + "/valid.jsonl";
+  std::filesystem::remove(valid);
+  std::filesystem::create_symlink("nowhere.jsonl", valid);
+  expect_failed(wick(train(data_, out_)), {valid + ": cannot open: No such file"});
+  std::filesystem::create_directory(folder_.path("loop"));
+  std::filesystem::create_symlink("train.jsonl", folder_.path("loop/train.jsonl"));
+  expect_failed(wick(train(folder_.path("loop"), out_)),
+                {"loop/train.jsonl: cannot open: Too many levels of symbolic links"});
+}
+
 TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
   std::ofstream(model_ + "/chat_template.jinja")
       << "version https://git-lfs.github.com/spec/v1\noid sha256:0\n";

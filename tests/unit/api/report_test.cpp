@@ -263,5 +263,17 @@ TEST(ReportText, Numbers) {
   EXPECT_EQ(plural(1, "update"), "1 update");
 }
 
+TEST(Report, PreferencesHaveAnAccuracyAndNoPerplexity) {
+  Input in = ordinary();
+  EXPECT_NE(written(in).find("perplexity"), std::string::npos);
+  for (EvalReport& e : in.result.evals)
+    e.preference = {.present = true, .accuracy = 0.5 + 0.001 * static_cast<double>(e.step)};
+  in.options.loss = "dpo";
+  const std::string html = written(in);
+  EXPECT_EQ(html.find("perplexity"), std::string::npos);
+  EXPECT_NE(html.find("accuracy 50 % → 98 %"), std::string::npos);
+  EXPECT_EQ(offence(html), "");
+}
+
 }  // namespace
 }  // namespace wick

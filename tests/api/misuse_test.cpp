@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// A caller's mistakes: each ends in a wick::Error that says so, and nothing is lost by it.
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "api/run_fixture.h"
+
+namespace wick {
+namespace {
+
+class Misuse : public RunTest {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    const std::string row =
+        R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
+        "\n";
+    write_data("data", row + row + row, row);
+  }
+};
+
+// The code of the Error that `work` throws; none where it throws nothing. Anything else fails.
+template <typename Work>
+std::optional<ErrorCode> thrown(const Work& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    EXPECT_STRNE(e.what(), "");
+    return e.code();
+  }
+  return std::nullopt;
+}
+
+TEST_F(Misuse, WhatWasMovedFromSaysSo) {
+  constexpr auto kWrong = ErrorCode::kInvalidArgument;
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  Dataset data = Dataset::load(model, (root_ / "data").string(), "train");
+  Trainer trainer(model, run_options("out"));
+  Tokenizer tokenizer = Tokenizer::from_json(
+      R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":null})");
+  StreamDecoder decoder(tokenizer);
+  Sweep sweep(model, expand_sweep(run_options("sweep"), {"lr=1e-3,1e-4"}, {}));
+
+  Generator other_generator = std::move(generator);
+  EXPECT_EQ(thrown([&] { generator.generate("x"); }), kWrong);
+  EXPECT_EQ(thrown([&] { generator.complete_many({"x"}); }), kWrong);
+  Dataset other_data = std::move(data);
+  EXPECT_EQ(thrown([&] { data.size(); }), kWrong);
+  EXPECT_EQ(thrown([&] { evaluate(model, data); }), kWrong);
+  Trainer other_trainer = std::move(trainer);
+  EXPECT_EQ(thrown([&] { trainer.run(); }), kWrong);
+  EXPECT_EQ(thrown([&] { trainer.forecast(); }), kWrong);
+  StreamDecoder other_decoder = std::move(decoder);
+  EXPECT_EQ(thrown([&] { decoder.push(0); }), kWrong);
+  Tokenizer other_tokenizer = std::move(tokenizer);
+  EXPECT_EQ(thrown([&] { tokenizer.encode_ids("a", true); }), kWrong);
+  EXPECT_EQ(thrown([&] { StreamDecoder{tokenizer}; }), kWrong);
+  Sweep other_sweep = std::move(sweep);
+  EXPECT_EQ(thrown([&] { sweep.run((root_ / "sweep").string()); }), kWrong);
+  EXPECT_EQ(other_generator.generate("x").finish_reason, "stop");
+  EXPECT_EQ(other_decoder.push(0), "a");
+
+  Model other_model = std::move(model);
+  EXPECT_EQ(thrown([&] { model.info(); }), kWrong);
+  EXPECT_EQ(thrown([&] { model.attach_adapter("x"); }), kWrong);
+  EXPECT_EQ(thrown([&] { Generator{model}; }), kWrong);
+  EXPECT_EQ(thrown([&] { Trainer(model, run_options("out")); }), kWrong);
+  Engine other_engine = std::move(engine_);
+  EXPECT_EQ(thrown([&] { engine_.device(); }), kWrong);
+  EXPECT_EQ(thrown([&] { Model::load(engine_); }), kWrong);
+  // And may be given something new.
+  engine_ = Engine(test_device());
+  EXPECT_FALSE(engine_.device().name.empty());
+}
+
+TEST_F(Misuse, NumbersThatAreNone) {
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  auto refuses = [&](auto change, int line = __builtin_LINE()) {
+    GenerateOptions o;
+    change(o);
+    EXPECT_EQ(thrown([&] { generator.generate("x", o); }), ErrorCode::kInvalidArgument) << line;
+  };
+  refuses([&](GenerateOptions& o) { o.max_tokens = -1; });
+  refuses([&](GenerateOptions& o) { o.temperature = nan; });
+  refuses([&](GenerateOptions& o) { o.temperature = -1; });
+  refuses([&](GenerateOptions& o) { o.top_p = nan; });
+  refuses([&](GenerateOptions& o) { o.top_k = -2; });
+  refuses([&](GenerateOptions& o) { o.repetition_penalty = nan; });
+  refuses([&](GenerateOptions& o) { o.presence_penalty = nan; });
+  refuses([&](GenerateOptions& o) { o.logit_bias = {{-1, 1.0}}; });
+  refuses([&](GenerateOptions& o) { o.logit_bias = {{1 << 30, 1.0}}; });
+  refuses([&](GenerateOptions& o) { o.logit_bias = {{1, nan}}; });
+  refuses([&](GenerateOptions& o) { o.extra_eos_tokens = {"no such token"}; });
+  EXPECT_TRUE(generator.complete_many({}).empty());
+
+  auto refuses_run = [&](auto change, int line = __builtin_LINE()) {
+    TrainOptions o = run_options("out");
+    change(o);
+    EXPECT_EQ(thrown([&] { Trainer(model, o); }), ErrorCode::kInvalidArgument) << line;
+  };
+  refuses_run([&](TrainOptions& o) { o.batch_size = 0; });
+  refuses_run([&](TrainOptions& o) { o.epochs = 0; });
+  refuses_run([&](TrainOptions& o) { o.rank = 0; });
+  refuses_run([&](TrainOptions& o) { o.learning_rate = nan; });
+  refuses_run([&](TrainOptions& o) { o.alpha = nan; });
+  refuses_run([&](TrainOptions& o) { o.dropout = 1.5; });
+  refuses_run([&](TrainOptions& o) { o.targets = {}; });
+  refuses_run([&](TrainOptions& o) { o.targets = {"nobody"}; });
+  refuses_run([&](TrainOptions& o) { o.num_layers = 1000; });
+  refuses_run([&](TrainOptions& o) { o.steps_per_report = 0; });
+  refuses_run([&](TrainOptions& o) { o.save_every = 0; });
+  refuses_run([&](TrainOptions& o) { o.grad_accumulation_steps = -1; });
+  refuses_run([&](TrainOptions& o) { o.val_split = nan; });
+  refuses_run([&](TrainOptions& o) { o.weight_decay = nan; });
+  refuses_run([&](TrainOptions& o) { o.grad_clip = nan; });
+  refuses_run([&](TrainOptions& o) { o.warmup = nan; });
+  refuses_run([&](TrainOptions& o) { o.beta = nan; });
+  refuses_run([&](TrainOptions& o) { o.memory_bytes = -5; });
+  refuses_run([&](TrainOptions& o) { o.optimizer = "none"; });
+  refuses_run([&](TrainOptions& o) { o.dataset.max_seq_length = 0; });
+  refuses_run([&](TrainOptions& o) { o.data_sources = {{o.data, nan}}; });
+
+  Dataset data = Dataset::load(model, (root_ / "data").string(), "train");
+  EXPECT_EQ(thrown([&] { data.row(-1); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(thrown([&] { data.row(data.size()); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(thrown([&] { Sweep(model, {}); }), ErrorCode::kInvalidArgument);
+  const std::vector<int32_t> odd = {-1, 1 << 30, 5};
+  EXPECT_EQ(model.tokenizer().decode(odd), model.tokenizer().decode(std::vector<int32_t>{5}));
+}
+
+// A callback may wait for a thread that would like the engine too.
+TEST_F(Misuse, OtherThreadsAreRefusedWhileOneTrains) {
+  Model model = Model::load(engine_);
+  Generator generator(model), own(model);
+  std::optional<ErrorCode> code;
+  int answers = 0;
+  TrainCallbacks callbacks;
+  callbacks.on_save = [&](const SaveReport&) {
+    std::thread([&] { code = thrown([&] { generator.generate("Say red"); }); }).join();
+    answers += !own.generate("Say red").tokens.empty();
+  };
+  Trainer(model, run_options("out")).run(callbacks);
+  EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+  EXPECT_GT(answers, 0);
+  EXPECT_EQ(thrown([&] { generator.generate("Say red"); }), std::nullopt);
+}
+
+struct Mine {};
+
+TEST_F(Misuse, WhatACallbackThrowsComesThrough) {
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  const std::string text = generator.generate("Say red").text;
+  EXPECT_THROW(generator.generate("Say red", {}, [](const std::string&) -> bool { throw Mine(); }),
+               Mine);
+  EXPECT_EQ(generator.generate("Say red").text, text);
+  TrainCallbacks callbacks;
+  callbacks.on_step = [](const StepReport&) { throw Mine(); };
+  EXPECT_THROW(Trainer(model, run_options("out")).run(callbacks), Mine);
+  // The folder is free again, and the model works.
+  EXPECT_EQ(Trainer(model, run_options("out")).run().steps, 3);
+  EXPECT_EQ(thrown([&] { generator.generate("Say red"); }), std::nullopt);
+}
+
+// A trainer that has run has other numbers than it began with.
+TEST_F(Misuse, ATrainerRunsOnce) {
+  Model model = Model::load(engine_);
+  Trainer trainer(model, run_options("out"));
+  TrainCallbacks nothing;
+  nothing.should_give_up = [] { return true; };
+  EXPECT_TRUE(trainer.run(nothing).interrupted);
+  EXPECT_FALSE(trainer.run().interrupted);
+  EXPECT_EQ(thrown([&] { trainer.run(); }), ErrorCode::kInvalidArgument);
+}
+
+// Threads with a generator each, on one model whose weights nobody has asked for before.
+TEST_F(Misuse, SeveralThreadsOnOneModel) {
+  Model first = Model::load(engine_), model = Model::load(engine_);
+  const std::string wanted = Generator(first).generate("Say something long").text;
+  std::vector<std::string> texts(4);
+  std::vector<std::thread> threads;
+  for (std::string& text : texts)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 3; ++i) text = Generator(model).generate("Say something long").text;
+    });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& text : texts) EXPECT_EQ(text, wanted);
+}
+
+}  // namespace
+}  // namespace wick
