@@ -216,7 +216,7 @@ bool trial_product() {
 
 }  // namespace
 
-const Unit kAmxUnit = {amx_begin, amx_end, amx_block, amx_store};
+const Unit kAmxUnit = {amx_begin, amx_end, amx_block, amx_store, false};
 
 }  // namespace wick::cpu
 WICK_BF16_END

@@ -53,7 +53,58 @@ void some_rows(const Block& b, const char* a, float* c) {
   }
 }
 
+// The same sums for few rows, whose B comes from memory. Lines are read in the order in which they
+// lie, one tile after the other, which the processor's own prefetching follows; one row has two
+// panels side by side, because the sums of one are a chain that memory would wait for
+// (docs/decisions/038).
+template <int Rows, int Panels>
+void few_rows(const Block& b) {
+  __m512 sum[Panels][2][Rows];
+  const char *a = b.a, *at[2] = {b.b, b.beside};
+  WICK_UNROLL
+  for (int p = 0; p < Panels; ++p) {
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      const float* c = b.c + p * 512 + i * 16;
+      sum[p][0][i] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c);
+      sum[p][1][i] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + 256);
+    }
+  }
+  for (int64_t s = 0; s < b.steps; ++s, a += b.a_step) {
+    WICK_UNROLL
+    for (int tile = 0; tile < 2; ++tile) {
+      WICK_UNROLL
+      for (int pair = 0; pair < 16; ++pair) {
+        WICK_UNROLL
+        for (int p = 0; p < Panels; ++p) {
+          const char* line = at[p] + tile * 1024 + pair * 64;
+          const auto bv = reinterpret_cast<__m512bh>(_mm512_load_si512(line));
+          WICK_UNROLL
+          for (int i = 0; i < Rows; ++i) {
+            const __m512bh av = pair_in_all_lanes(a + i * b.a_stride + pair * 4);
+            sum[p][tile][i] = _mm512_dpbf16_ps(sum[p][tile][i], av, bv);
+          }
+        }
+      }
+    }
+    WICK_UNROLL
+    for (int p = 0; p < Panels; ++p) at[p] += b.b_step;
+  }
+  WICK_UNROLL
+  for (int p = 0; p < Panels; ++p) {
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      _mm512_store_ps(b.c + p * 512 + i * 16, sum[p][0][i]);
+      _mm512_store_ps(b.c + p * 512 + i * 16 + 256, sum[p][1][i]);
+    }
+  }
+}
+
 void dot_block(const Block& block) {
+  constexpr void (*kFew[])(const Block&) = {few_rows<1, 1>, few_rows<2, 1>, few_rows<3, 1>,
+                                            few_rows<4, 1>};
+  if (block.beside != nullptr) return few_rows<1, 2>(block);
+  if (block.a_tiles == 1 && block.a_rows <= 4) return kFew[block.a_rows - 1](block);
   using Fn = void (*)(const Block&, const char*, float*);
   constexpr Fn kTable[] = {some_rows<1>, some_rows<2>, some_rows<3>, some_rows<4>,
                            some_rows<5>, some_rows<6>, some_rows<7>, some_rows<8>};
@@ -68,7 +119,7 @@ void dot_block(const Block& block) {
 
 }  // namespace
 
-const Unit kDotUnit = {[](int) {}, [] {}, dot_block, [](float*) {}};
+const Unit kDotUnit = {[](int) {}, [] {}, dot_block, [](float*) {}, true};
 
 }  // namespace wick::cpu
 WICK_BF16_END

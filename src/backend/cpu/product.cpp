@@ -311,9 +311,10 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
   char* left = static_cast<char*>(scratch);
   pack_few(x, steps, left);
   const int64_t panel_bytes = steps * kBlockBytes;
-  const int64_t grain = std::max<int64_t>(1, kFewBytes / panel_bytes);
+  const bool pairs = unit.in_order && x.rows == 1;
+  const int64_t grain = std::max<int64_t>(pairs ? 2 : 1, kFewBytes / panel_bytes);
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
-    alignas(64) float c[2 * 256];
+    alignas(64) float c[4 * 256];
     Block b;
     b.a = left;
     b.a_step = x.rows * 64;
@@ -325,11 +326,13 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
     b.ahead_lines = kBlockBytes / 64;
     unit.begin(b.a_rows);
     for (int64_t i; (i = next()) >= 0;)
-      for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
+      for (int64_t p = i * grain, end = std::min(panels, p + grain); p < end; ++p) {
         b.b = w + p * panel_bytes;
+        b.beside = pairs && p + 1 < end ? b.b + panel_bytes : nullptr;
         b.ahead = b.b + kFewAhead;
         unit.block(b);
         finish_rows(c, finish, 0, p * 32, 0, 32);
+        if (b.beside != nullptr) finish_rows(c + 512, finish, 0, ++p * 32, 0, 32);
       }
     unit.end();
   });

@@ -31,9 +31,11 @@ struct Block {
   int64_t a_stride = 64, a_tile = 1024;  // bytes to A's next row, and to its second tile
   int64_t a_step = kBlockBytes, b_step = kBlockBytes;
   int64_t steps = 0;
-  int parts = 1;       // blocks of A for each of B: 3 where A is f32
-  int a_tiles = 2;     // 1: C's first 16 rows only
-  int a_rows = 16;     // of that one tile, as begin() was told
+  int parts = 1;    // blocks of A for each of B: 3 where A is f32
+  int a_tiles = 2;  // 1: C's first 16 rows only
+  int a_rows = 16;  // of that one tile, as begin() was told
+  // A second panel of B for one row of A, whose sums go to `c` + 512; null: none.
+  const char* beside = nullptr;
   bool first = true;   // the sum starts at zero, not at C
   float* c = nullptr;  // [2][2][16][16]: tiles by rows, then by columns
   // Where the sums of the block before go, which a unit may have kept until now; null: nothing is
@@ -52,6 +54,9 @@ struct Unit {
   void (*end)();
   void (*block)(const Block&);
   void (*store)(float* c);  // the sums of the block before, where they are not yet in `c`
+  // Of few rows, whose w comes from memory: it is read line after line, with nothing brought near,
+  // because the processor's own prefetching follows that best, and Block::beside is taken.
+  bool in_order;
 };
 extern const Unit kAmxUnit;  // where amx_works()
 extern const Unit kDotUnit;  // where avx512_bf16_works()

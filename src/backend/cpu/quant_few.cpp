@@ -88,8 +88,8 @@ inline __m512i whole_sum(const __m512i sum[kParts]) {
   return _mm512_add_epi32(whole, _mm512_srai_epi32(both_bytes<Bytes>(sum[2], sum[3]), 4));
 }
 
-// One panel: c as Block::c has it.
-template <int Bits, int Bytes, int Rows>
+// One panel: c as Block::c has it. Near: lines are brought near ahead of their use.
+template <int Bits, int Bytes, int Rows, bool Near>
 void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float* c) {
   constexpr int64_t kTile = kTileElements * Bits / 8;
   // Sums of both tiles fit the registers together for one row and two.
@@ -101,7 +101,7 @@ void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float*
   int64_t left = w.steps;
   for (int64_t g = 0; g < groups; ++g) {
     const char* scales = at;
-    _mm_prefetch(at + kAhead, _MM_HINT_T1);
+    if (Near) _mm_prefetch(at + kAhead, _MM_HINT_T1);
     at += QuantTiles::kScaleBytes;
     const int64_t steps = std::min(w.in_group, left);
     left -= steps;
@@ -118,7 +118,7 @@ void few_rows_panel(const QuantTiles& w, int64_t panel, const FewRows& x, float*
       for (int64_t s = 0; s < steps; ++s) {
         const char* tile = at + (2 * s + tile0) * kTile;
         WICK_UNROLL
-        for (int64_t line = 0; line < kTiles * kTile; line += 64)
+        for (int64_t line = 0; Near && line < kTiles * kTile; line += 64)
           _mm_prefetch(tile + kAhead + line, _MM_HINT_T1);
         WICK_UNROLL
         for (int t = 0; t < kTiles; ++t)
@@ -241,11 +241,15 @@ constexpr int64_t kTaskBytes = 48 << 10;
 // Three rows are computed as four.
 int64_t computed_rows(int64_t rows) { return rows == 3 ? 4 : rows; }
 
+// Up to two rows read their lines in order, which a processor may follow by itself; four take one
+// tile's after the other's.
 template <int Bits, int Bytes>
-auto panel_fn(int64_t rows) {
-  return rows == 1   ? few_rows_panel<Bits, Bytes, 1>
-         : rows == 2 ? few_rows_panel<Bits, Bytes, 2>
-                     : few_rows_panel<Bits, Bytes, 4>;
+auto panel_fn(int64_t rows, bool in_order) {
+  return rows == 1 && in_order   ? few_rows_panel<Bits, Bytes, 1, false>
+         : rows == 2 && in_order ? few_rows_panel<Bits, Bytes, 2, false>
+         : rows == 1             ? few_rows_panel<Bits, Bytes, 1, true>
+         : rows == 2             ? few_rows_panel<Bits, Bytes, 2, true>
+                                 : few_rows_panel<Bits, Bytes, 4, true>;
 }
 
 }  // namespace
@@ -256,8 +260,8 @@ size_t quant_few_scratch(const QuantTiles& w, int64_t rows) {
           static_cast<size_t>(w.groups()) * sizeof(Group));
 }
 
-void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w, bool narrow,
-                        const Finish& finish, void* scratch) {
+void multiply_quant_few(ThreadPool& pool, const Unit& unit, const Operand& x, const QuantTiles& w,
+                        bool narrow, const Finish& finish, void* scratch) {
   const int bytes = narrow && w.bits == 4 ? 1 : 2;
   const int64_t rows = computed_rows(x.rows), row_bytes = w.steps * step_bytes(bytes);
   char* data = static_cast<char*>(scratch);
@@ -269,9 +273,9 @@ void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w,
     std::fill_n(groups + r * w.groups(), w.groups(), Group{});
   }
   const FewRows few{data, row_bytes, groups};
-  const auto fn = w.bits == 8  ? panel_fn<8, 2>(rows)
-                  : bytes == 2 ? panel_fn<4, 2>(rows)
-                               : panel_fn<4, 1>(rows);
+  const auto fn = w.bits == 8  ? panel_fn<8, 2>(rows, unit.in_order)
+                  : bytes == 2 ? panel_fn<4, 2>(rows, unit.in_order)
+                               : panel_fn<4, 1>(rows, unit.in_order);
   const int64_t panels = tile_blocks(w.rows);
   const int64_t grain = std::max<int64_t>(1, kTaskBytes / w.panel_bytes);
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {

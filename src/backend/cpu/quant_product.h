@@ -18,8 +18,8 @@ void unpack_quant_block(const QuantTiles& w, int64_t panel, int64_t step, char* 
 // bits, in 8. The weights are not rounded.
 constexpr int64_t kQuantFewRows = 4;
 size_t quant_few_scratch(const QuantTiles& w, int64_t rows);
-void multiply_quant_few(ThreadPool& pool, const Operand& x, const QuantTiles& w, bool narrow,
-                        const Finish& finish, void* scratch);
+void multiply_quant_few(ThreadPool& pool, const Unit& unit, const Operand& x, const QuantTiles& w,
+                        bool narrow, const Finish& finish, void* scratch);
 
 // y = x wᵀ for many rows of bf16 x and codes of 4 bits, on AMX's tiles of bytes:
 // LinearAttr::narrow.

@@ -104,7 +104,7 @@ void linear_fwd(const StepArgs& args) {
     multiply_quant_bytes(*args.pool, x, *w.codes, finish,
                          pieces.take(quant_bytes_scratch(*w.codes, x.rows)));
   else if (w.codes && x.rows <= kQuantFewRows)
-    multiply_quant_few(*args.pool, x, *w.codes, narrow, finish,
+    multiply_quant_few(*args.pool, U, x, *w.codes, narrow, finish,
                        pieces.take(quant_few_scratch(*w.codes, x.rows)));
   else if (!w.codes && x.rows <= kFewRows)
     multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
