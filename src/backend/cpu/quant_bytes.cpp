@@ -1,67 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of many rows with codes of 4 bits on AMX's tiles of bytes, for plans that only generate:
-// twice the terms of bf16 for each instruction, and half the bytes (docs/decisions/013).
+// Products of many rows with codes of 4 bits in bytes, on AMX's tiles or by AVX-512's dot products,
+// for plans that only generate: twice the terms of bf16 for each instruction, and half the bytes
+// (docs/decisions/013).
 //
 // A stretch of 448 along the sum has one scale for each row of x and one for each row of w: x is
 // rounded to 8 bits, the codes of w are brought from their groups' scales to the largest of them,
 // which leaves a code of the largest group 16 steps and so costs next to nothing. Sums of a stretch
 // are exact; they leave the tiles, are scaled and added in f32 while the next stretch is
-// multiplied. Bound by the tiles.
-#include <cmath>
-#include <cstring>
-
+// multiplied. Bound by the products; both units give the same bits.
 #include "backend/cpu/bf16-inl.h"
-#include "backend/cpu/tile_kernels.h"
 
 #if WICK_CPU_BF16
 #include "backend/cpu/stretches.h"
 #include "base/half.h"
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/product-inl.h"
-
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "backend/cpu/quant_bytes-inl.h"
 
 namespace wick::cpu {
 namespace {
 
-constexpr int64_t kStep = 64;                  // of the sum in one tile
-constexpr int64_t kStretch = 7;                // steps that share a scale
-constexpr int64_t kMostBlocks = 16;            // of 32 rows that meet them
-constexpr int64_t kNearBytes = 5 << 18;        // of x that stay in the second cache
-constexpr int64_t kLeastRows = 17;             // fewer leave half of a block empty
-constexpr int64_t kTaskSteps = 3584;           // of 32 x 32 x 64 in one task
-constexpr float kMostCode = 127.0f * 256 / 8;  // the largest factor of a code: 8 bits of fraction
-constexpr float kLeastScale = 0x1p-100f;       // smaller ones count as this
-
-int64_t round_up_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
-// x [rows, K] as bytes: blocks of 32 rows and 64 columns, [K/64 in stretches][blocks][steps].
-struct Bytes {
-  int64_t blocks, steps, stretches;
-  char* data;
-  float* scales;  // [blocks][stretches][32 rows]
-
-  Bytes(const QuantTiles& w, int64_t rows, void* scratch)
-      : blocks(tile_blocks(rows)),
-        steps(round_up_div(w.steps, 2)),
-        stretches(round_up_div(steps, kStretch)),
-        data(static_cast<char*>(scratch)),
-        scales(reinterpret_cast<float*>(data + blocks * steps * kBlockBytes)) {}
-  size_t bytes() const {
-    return static_cast<size_t>(blocks * (steps * kBlockBytes + stretches * 32 * 4));
-  }
-  int64_t length(int64_t stretch) const { return std::min(kStretch, steps - stretch * kStretch); }
-  char* at(int64_t block, int64_t stretch) const {
-    return data + (stretch * kStretch * blocks + block * length(stretch)) * kBlockBytes;
-  }
-  float* scale(int64_t block, int64_t stretch) const {
-    return scales + (block * stretches + stretch) * 32;
-  }
-};
+constexpr int64_t kMostBlocks = 16;      // of 32 rows that meet a stretch of codes
+constexpr int64_t kNearBytes = 5 << 18;  // of x that stay in the second cache
+constexpr int64_t kLeastRows = 17;       // fewer leave half of a block empty
+constexpr int64_t kTaskSteps = 3584;     // of 32 x 32 x 64 in one task
 
 }  // namespace
 }  // namespace wick::cpu
@@ -69,201 +30,6 @@ struct Bytes {
 WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
-
-inline __m512i bytes_of(__m512i words, __m512 factor, bool high) {
-  const __m256i half = high ? _mm512_extracti64x4_epi64(words, 1) : _mm512_castsi512_si256(words);
-  return _mm512_cvtps_epi32(_mm512_mul_ps(widen_words(half), factor));
-}
-
-inline __m512i half_step(const uint16_t* x, int64_t cols, int64_t half) {
-  return _mm512_maskz_loadu_epi16(words_below(cols - half * 32), x + half * 32);
-}
-
-// One row of x from step `step` on, `steps` that share a scale; what is not finite gives NaN.
-void round_stretch(const uint16_t* x, int64_t cols, int64_t step, int64_t steps, char* to,
-                   float* scale) {
-  // As codes of 4 bits lie in their words once they are bytes.
-  const __m512i order =
-      _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 14, 10, 13, 9, 12, 8, 7, 3, 6, 2, 5, 1, 4, 0));
-  __m512i most = _mm512_setzero_si512();
-  for (int64_t half = 2 * step; half < 2 * (step + steps); ++half)
-    most = _mm512_max_epu16(most,
-                            _mm512_and_si512(half_step(x, cols, half), _mm512_set1_epi16(0x7fff)));
-  const __m512i pair = _mm512_max_epu32(_mm512_and_si512(most, _mm512_set1_epi32(0xffff)),
-                                        _mm512_srli_epi32(most, 16));
-  const uint32_t bits = _mm512_reduce_max_epu32(pair) << 16;
-  float largest;
-  std::memcpy(&largest, &bits, sizeof largest);
-  const bool finite = bits < 0x7f800000u;
-  largest = finite ? std::max(largest, kLeastScale) : 0.0f;
-  *scale = finite ? largest / 127 : std::nanf("");
-  const __m512 factor = _mm512_set1_ps(finite ? 127 / largest : 0.0f);
-  for (int64_t s = step; s < step + steps; ++s, to += kBlockBytes)
-    for (int64_t half = 0; half < 2; ++half) {
-      const __m512i v = finite ? half_step(x, cols, 2 * s + half) : _mm512_setzero_si512();
-      const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(bytes_of(v, factor, true)),
-                                             _mm512_cvtepi32_epi8(bytes_of(v, factor, false)));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(to + half * 32),
-                         _mm256_shuffle_epi8(bytes, _mm512_castsi512_si256(order)));
-    }
-}
-
-// 32 rows of x.
-void round_block(const Operand& x, int64_t block, const Bytes& to) {
-  for (int64_t stretch = 0; stretch < to.stretches; ++stretch) {
-    const int64_t step = stretch * kStretch, steps = to.length(stretch);
-    char* out = to.at(block, stretch);
-    float* scale = to.scale(block, stretch);
-    for (int64_t i = 0; i < 32; ++i, out += 64) {
-      const int64_t row = block * 32 + i;
-      if (row < x.rows) {
-        round_stretch(x.as<const uint16_t>() + row * x.ld, x.cols, step, steps, out, scale + i);
-        continue;
-      }
-      for (int64_t s = 0; s < steps; ++s)
-        _mm512_store_si512(out + s * kBlockBytes, _mm512_setzero_si512());
-      scale[i] = 0;
-    }
-  }
-}
-
-// A stretch of a panel of w as right operands of bytes. A code of 4 bits times its row's factor,
-// fixed point with 8 bits of fraction, is rounded to a byte: the same row of w lies in a whole
-// dword.
-struct Made {
-  alignas(64) char tiles[kStretch * kBlockBytes];
-  alignas(64) float scales[32];                      // by row of w
-  alignas(64) int16_t factors[2 * kStretch][2][32];  // of half a step, twice for each row
-  const QuantTiles* w;
-  int64_t panel, first, steps;
-  int64_t piece, pieces;
-
-  void begin(const QuantTiles& codes, int64_t of_panel, int64_t first_step, int64_t of_steps) {
-    w = &codes;
-    panel = of_panel;
-    first = first_step;
-    steps = of_steps;
-    piece = 0;
-    pieces = steps * 4;
-    make_factors();
-  }
-  void none() { piece = pieces = 0; }
-
-  __m512 group_scale(int64_t half, int64_t tile) const {
-    if (half >= w->steps) return _mm512_setzero_ps();
-    return widen_words(
-        _mm256_load_si256(reinterpret_cast<const __m256i*>(w->scales(panel, half) + tile * 32)));
-  }
-  void make_factors() {
-    for (int64_t tile = 0; tile < 2; ++tile) {
-      __m512 most = _mm512_set1_ps(kLeastScale);
-      for (int64_t h = 0; h < 2 * steps; ++h)
-        most = _mm512_max_ps(_mm512_abs_ps(group_scale(2 * first + h, tile)), most);
-      const __m512 unit = _mm512_div_ps(_mm512_set1_ps(kMostCode), most);
-      for (int64_t h = 0; h < 2 * steps; ++h) {
-        const __m512i factor =
-            _mm512_cvtps_epi32(_mm512_mul_ps(group_scale(2 * first + h, tile), unit));
-        _mm512_store_si512(factors[h][tile],
-                           _mm512_or_si512(_mm512_and_si512(factor, _mm512_set1_epi32(0xffff)),
-                                           _mm512_slli_epi32(factor, 16)));
-      }
-      _mm512_store_ps(scales + tile * 16, _mm512_mul_ps(most, _mm512_set1_ps(256 / kMostCode)));
-    }
-  }
-
-  // 16 rows and 32 columns.
-  void make_piece() {
-    const int64_t half = piece / 2, tile = piece % 2, column = 2 * first + half;
-    char* to = tiles + half / 2 * kBlockBytes + tile * 1024 + half % 2 * 512;
-    ++piece;
-    if (column >= w->steps) {
-      std::memset(to, 0, 512);
-      return;
-    }
-    const char* from = w->block(panel, column) + tile * (w->block_bytes / 2);
-    for (int64_t line = 0; line < 256; line += 64)
-      _mm_prefetch(from + 2 * steps * w->block_bytes + line, _MM_HINT_T1);
-    const __m512i factor = _mm512_load_si512(factors[half][tile]);
-    // Codes lie 8 too high; half a step rounds.
-    const __m512i start = _mm512_sub_epi16(_mm512_set1_epi16(128), _mm512_slli_epi16(factor, 3));
-    const __m512i upper = _mm512_set1_epi16(static_cast<int16_t>(0xff00));
-    WICK_UNROLL
-    for (int64_t v = 0; v < 4; ++v, to += 128) {
-      const __m512i words = _mm512_load_si512(from + v * 64);
-      __m512i r[4];
-      WICK_UNROLL
-      for (int i = 0; i < 4; ++i)
-        r[i] = _mm512_add_epi16(
-            _mm512_mullo_epi16(_mm512_and_si512(_mm512_srli_epi32(words, 4u * unsigned(i)),
-                                                _mm512_set1_epi32(0x000f000f)),
-                               factor),
-            start);
-      // (r >> 8) | (other & upper)
-      _mm512_store_si512(to,
-                         _mm512_ternarylogic_epi32(_mm512_srli_epi16(r[0], 8), upper, r[2], 0xf8));
-      _mm512_store_si512(to + 64,
-                         _mm512_ternarylogic_epi32(_mm512_srli_epi16(r[1], 8), upper, r[3], 0xf8));
-    }
-  }
-  // As many pieces as belong to `done` of `all` equal parts.
-  void make(int64_t done, int64_t all) {
-    while (piece * all < pieces * done) make_piece();
-  }
-};
-
-// The sums of a stretch on their way into f32, and with the last one into y.
-struct Drain {
-  alignas(64) int32_t sums[kBlockElements];  // as Block::c has them
-  alignas(64) float w_scales[32];
-  float* total = nullptr;  // the same in f32
-  const float* x_scales = nullptr;
-  const Finish* finish = nullptr;  // with the last stretch
-  uint16_t* gates = nullptr;
-  int64_t row = 0, col = 0;  // of y
-  bool first = false;        // of a block's stretches
-  int64_t at = 32;           // rows that are done
-
-  struct Pair {
-    __m512 v0, v1;
-  };
-  Pair summed(int64_t i, __m512 scale0, __m512 scale1) const {
-    const int64_t offset = i / 16 * 512 + i % 16 * 16;
-    const __m512 x = _mm512_set1_ps(x_scales[i]);
-    const __m512 v0 = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset)), scale0);
-    const __m512 v1 =
-        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + offset + 256)), scale1);
-    const __m512 old0 = first ? _mm512_setzero_ps() : _mm512_load_ps(total + offset);
-    const __m512 old1 = first ? _mm512_setzero_ps() : _mm512_load_ps(total + offset + 256);
-    return {_mm512_fmadd_ps(v0, x, old0), _mm512_fmadd_ps(v1, x, old1)};
-  }
-  void rows(int64_t count) {
-    if (at == 32) return;
-    const __m512 scale0 = _mm512_load_ps(w_scales), scale1 = _mm512_load_ps(w_scales + 16);
-    const int64_t end = std::min<int64_t>(32, at + count);
-    if (finish != nullptr && stores_words(*finish, col)) {
-      const __m512 scale = _mm512_set1_ps(finish->scale);
-      const float* bias = finish->bias;
-      const __m512 bias0 = bias ? _mm512_loadu_ps(bias + col) : _mm512_setzero_ps();
-      const __m512 bias1 = bias ? _mm512_loadu_ps(bias + col + 16) : _mm512_setzero_ps();
-      const int64_t last = std::min(end, finish->y.rows - row);
-      for (int64_t i = at; i < last; ++i) {
-        const Pair v = summed(i, scale0, scale1);
-        store_words(
-            *finish, row + i, col,
-            round_pairs(_mm512_fmadd_ps(v.v0, scale, bias0), _mm512_fmadd_ps(v.v1, scale, bias1)),
-            gates + i * 32);
-      }
-    } else {
-      for (int64_t i = at; i < end; ++i) {
-        const Pair v = summed(i, scale0, scale1);
-        _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16, v.v0);
-        _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16 + 256, v.v1);
-      }
-      if (finish != nullptr) finish_rows(total, *finish, row, col, at, end);
-    }
-    at = end;
-  }
-};
 
 // GCC's tile operations do not say which memory they touch.
 inline void memory_fence() { asm volatile("" ::: "memory"); }
@@ -320,6 +86,41 @@ void store_sums(Drain& drain) {
   memory_fence();
 }
 
+// One stretch of a block by dot products: x is 128 larger, which the starts take back.
+void dot_stretch(const char* a, const Made& w, Drain& drain, Near& near) {
+  constexpr int64_t kRows = 8;  // whose sums stay in registers
+  const __m512i start0 = _mm512_load_si512(w.starts[0]), start1 = _mm512_load_si512(w.starts[1]);
+  for (int64_t row = 0; row < 32; row += kRows, a += kRows * 64) {
+    __m512i sum[kRows][2];
+    WICK_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      sum[i][0] = start0;
+      sum[i][1] = start1;
+    }
+    const char *x = a, *b = w.tiles;
+    for (int64_t s = 0; s < w.steps; ++s, x += kBlockBytes, b += kBlockBytes)
+      for (int64_t quad = 0; quad < 16; ++quad) {
+        const __m512i b0 = _mm512_load_si512(b + quad * 64);
+        const __m512i b1 = _mm512_load_si512(b + 1024 + quad * 64);
+        WICK_UNROLL
+        for (int i = 0; i < kRows; ++i) {
+          int four;
+          std::memcpy(&four, x + i * 64 + quad * 4, sizeof four);
+          const __m512i av = _mm512_set1_epi32(four);
+          sum[i][0] = _mm512_dpbusd_epi32(sum[i][0], av, b0);
+          sum[i][1] = _mm512_dpbusd_epi32(sum[i][1], av, b1);
+        }
+      }
+    int32_t* to = drain.sums + row / 16 * 512 + row % 16 * 16;
+    WICK_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      _mm512_store_si512(to + i * 16, sum[i][0]);
+      _mm512_store_si512(to + i * 16 + 256, sum[i][1]);
+    }
+    near.step(kRows);
+  }
+}
+
 }  // namespace
 }  // namespace wick::cpu
 WICK_BF16_END
@@ -327,9 +128,11 @@ WICK_BF16_END
 namespace wick::cpu {
 namespace {
 
-// Panels [p0, p1) of w, in the order of the finish, and blocks of rows [b0, b1) of x.
+// Panels [p0, p1) of w, in the order of the finish, and blocks of rows [b0, b1) of x. Tiles drain
+// the sums of a stretch while the next is multiplied, dot products at once.
 void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0, int64_t p1,
           int64_t b0, int64_t b1) {
+  const bool tiles = x.signs;
   alignas(64) float totals[kMostBlocks][kBlockElements];
   alignas(64) uint16_t gates[kMostBlocks][kBlockElements];
   Made made[2];
@@ -346,28 +149,36 @@ void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0,
   };
   begin(0);
   made[0].make(1, 1);
-  kAmxUnit.begin(16);
+  if (tiles) kAmxUnit.begin(16);
   for (int64_t i = 0; i < all; ++i) {
-    const int64_t stretch = i % x.stretches, steps = x.length(stretch);
+    const int64_t stretch = i % x.stretches, steps = x.length(stretch), blocks = b1 - b0;
     const bool last = stretch + 1 == x.stretches;
-    const Made& now = made[i % 2];
+    Made &now = made[i % 2], &next = made[(i + 1) % 2];
     begin(i + 1);
-    for (int64_t b = b0; b < b1; ++b) {
-      if (last) near.block(finish, b * 32, now.panel * 32);
-      multiply_stretch(x.at(b, stretch), now.tiles, steps, drain, near, made[(i + 1) % 2],
-                       (b - b0) * steps, (b1 - b0) * steps);
-      // What the next stretch, or the end, drains.
+    if (!tiles) now.make_starts();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t row = (b0 + b) * 32;
+      if (last) near.block(finish, row, now.panel * 32);
+      if (tiles)
+        multiply_stretch(x.at(b0 + b, stretch), now.tiles, steps, drain, near, next, b * steps,
+                         blocks * steps);
+      else
+        dot_stretch(x.at(b0 + b, stretch), now, drain, near);
       std::memcpy(drain.w_scales, now.scales, sizeof drain.w_scales);
-      drain.total = totals[b - b0];
-      drain.x_scales = x.scale(b, stretch);
+      drain.total = totals[b];
+      drain.x_scales = x.scale(b0 + b, stretch);
       drain.finish = last ? &finish : nullptr;
-      drain.gates = gates[b - b0];
-      drain.row = b * 32;
+      drain.gates = gates[b];
+      drain.row = row;
       drain.col = now.panel * 32;
       drain.first = stretch == 0;
       drain.at = 0;
+      if (tiles) continue;
+      drain.rows(32);
+      next.make(b + 1, blocks);
     }
   }
+  if (!tiles) return;
   store_sums(drain);
   drain.rows(32);
   kAmxUnit.end();
@@ -375,15 +186,15 @@ void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0,
 
 }  // namespace
 
-bool multiplies_bytes(const Unit& unit, const QuantTiles& w, int64_t rows) {
-  return &unit == &kAmxUnit && w.bits == 4 && rows >= kLeastRows;
+bool multiplies_bytes(const QuantTiles& w, int64_t rows) {
+  return w.bits == 4 && rows >= kLeastRows;
 }
 
 size_t quant_bytes_scratch(const QuantTiles& w, int64_t rows) {
-  return Bytes(w, std::min(rows, kMostRows), nullptr).bytes();
+  return Bytes(w, std::min(rows, kMostRows), true, nullptr).bytes();
 }
 
-void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+void multiply_quant_bytes(ThreadPool& pool, const Unit& unit, const Operand& x, const QuantTiles& w,
                           const Finish& finish, void* scratch) {
   const int64_t panels = tile_blocks(w.rows);
   for (int64_t row = 0; row < x.rows; row += kMostRows) {
@@ -396,7 +207,7 @@ void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& 
       gate.made = rows_of(finish.gate->made, row, rows);
       finish_part.gate = &gate;
     }
-    const Bytes bytes(w, rows, scratch);
+    const Bytes bytes(w, rows, &unit == &kAmxUnit, scratch);
     pool.parallel(bytes.blocks, [&](int64_t block) { round_block(part, block, bytes); });
     const int64_t near =
         std::clamp<int64_t>(kNearBytes / (bytes.steps * kBlockBytes), 1, kMostBlocks);

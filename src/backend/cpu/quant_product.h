@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with quantised tiles on the rungs with bf16 units. Many rows: blocks of codes become
-// blocks of bf16 in the first cache, for the units of product.h, or of bytes, for AMX. Few rows:
+// blocks of bf16 in the first cache, for the units of product.h, or of bytes. Few rows:
 // dot products of the codes themselves, each group's sum scaled once, bound by reading the codes
 // from memory.
 #pragma once
@@ -21,11 +21,10 @@ size_t quant_few_scratch(const QuantTiles& w, int64_t rows);
 void multiply_quant_few(ThreadPool& pool, const Unit& unit, const Operand& x, const QuantTiles& w,
                         bool narrow, const Finish& finish, void* scratch);
 
-// y = x wᵀ for many rows of bf16 x and codes of 4 bits, on AMX's tiles of bytes:
-// LinearAttr::narrow.
-bool multiplies_bytes(const Unit& unit, const QuantTiles& w, int64_t rows);
+// y = x wᵀ for many rows of bf16 x and codes of 4 bits, in bytes: LinearAttr::narrow.
+bool multiplies_bytes(const QuantTiles& w, int64_t rows);
 size_t quant_bytes_scratch(const QuantTiles& w, int64_t rows);
-void multiply_quant_bytes(ThreadPool& pool, const Operand& x, const QuantTiles& w,
+void multiply_quant_bytes(ThreadPool& pool, const Unit& unit, const Operand& x, const QuantTiles& w,
                           const Finish& finish, void* scratch);
 
 }  // namespace wick::cpu

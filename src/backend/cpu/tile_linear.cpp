@@ -100,8 +100,8 @@ void linear_fwd(const StepArgs& args) {
   const bool narrow = attr<LinearAttr>(*args.step).narrow == Narrow::kBytes;
   if (!w.codes && x.cols <= kThinSum && finish.gate == nullptr)
     multiply_thin(*args.pool, x, w.tiles, finish);
-  else if (w.codes && narrow && multiplies_bytes(U, *w.codes, x.rows))
-    multiply_quant_bytes(*args.pool, x, *w.codes, finish,
+  else if (w.codes && narrow && multiplies_bytes(*w.codes, x.rows))
+    multiply_quant_bytes(*args.pool, U, x, *w.codes, finish,
                          pieces.take(quant_bytes_scratch(*w.codes, x.rows)));
   else if (w.codes && x.rows <= kQuantFewRows)
     multiply_quant_few(*args.pool, U, x, *w.codes, narrow, finish,
@@ -111,7 +111,6 @@ void linear_fwd(const StepArgs& args) {
   else
     multiply_rows(*args.pool, U, x, w, false, finish, pieces);
 }
-template <const Unit& U>
 size_t linear_fwd_scratch(const StepArgs& args, int threads) {
   const Operand &x = args.in[0], &w = args.in[1];
   Pieces pieces(nullptr);
@@ -120,7 +119,7 @@ size_t linear_fwd_scratch(const StepArgs& args, int threads) {
   std::optional<QuantTiles> codes;
   if (dtype_is_quantized(w.dtype)) codes.emplace(nullptr, w.dtype, w.rows, w.cols);
   if (codes && attr<LinearAttr>(*args.step).narrow == Narrow::kBytes &&
-      multiplies_bytes(U, *codes, x.rows))
+      multiplies_bytes(*codes, x.rows))
     pieces.take(quant_bytes_scratch(*codes, x.rows));
   else if (codes && x.rows <= kQuantFewRows)
     pieces.take(quant_few_scratch(*codes, x.rows));
@@ -256,7 +255,7 @@ Candidates table() {
       {Op::kLinear, Dir::kBackward, "linear_bwd_parts", wide_bwd<U>, accepts_wide_bwd<U>,
        wide_bwd_scratch},
       {Op::kLinear, Dir::kForward, "linear_fwd_tiles", linear_fwd<U>, accepts_linear_fwd,
-       linear_fwd_scratch<U>},
+       linear_fwd_scratch},
       {Op::kLinear, Dir::kBackward, "linear_bwd_tiles", linear_bwd<U>, accepts_linear_bwd,
        linear_bwd_scratch},
       {Op::kHead, Dir::kForward, "head_fwd_tiles", head_fwd<U>, accepts_head_fwd<U>,
