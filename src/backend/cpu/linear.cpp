@@ -44,9 +44,9 @@ bool accepts_fwd(const StepArgs& args) {
 // Eight sums or more hide their latency, and sixteen registers hold them beside what is multiplied;
 // the more rows of w for one of x, the less of x comes from the second cache.
 //
-// On narrow vectors the outputs taken together lie apart, so that each is the next of a stream that
-// goes on from row to row: memory then gives a core of Zen 3 25 GB/s, where it gives 14 to eight
-// rows side by side, whose streams begin again every few rows.
+// The outputs taken together lie apart, so that each is the next of a stream that goes on from row
+// to row: memory then gives a core of Zen 3 25 GB/s, where it gives 14 to eight rows side by side,
+// whose streams begin again every few rows.
 template <typename T, int Rows>
 void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t first, int64_t n0,
               int64_t n1) {
@@ -54,12 +54,9 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t first,
   const float scale = attr<LinearAttr>(*args.step).scale;
   const bool add = args.accumulates(0);
   const Operand bias = args.in.size() > 2 ? args.in[2] : Operand{};
-  constexpr bool kStreams = kLanes <= 8;
-  constexpr int kOutputs = kStreams ? (Rows < 3 ? 4 : 3) : Rows >= 4 ? 2 : 8 / Rows;
-  const int64_t k = x.cols;
-  const int64_t apart = kStreams ? (n1 - n0 + kOutputs - 1) / kOutputs : 1;
-  const int64_t end = kStreams ? n0 + apart : n1;
-  for (int64_t n = n0; n < end; n += kStreams ? 1 : kOutputs) {
+  constexpr int kOutputs = Rows < 3 ? 4 : 3;
+  const int64_t k = x.cols, apart = (n1 - n0 + kOutputs - 1) / kOutputs;
+  for (int64_t n = n0; n < n0 + apart; ++n) {
     const T* ws[kOutputs];
     WICK_UNROLL
     for (int j = 0; j < kOutputs; ++j)
@@ -84,13 +81,11 @@ void few_rows(const StepArgs& args, const float* xs, int64_t ldx, int64_t first,
       }
       at += kLanes;
     };
-    // A line of each row at a time; brought near is what its stream reads soon, or the same line of
-    // the row that takes its place.
+    // A line of each row at a time; brought near is what its stream reads soon.
     constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T)), kAhead = 16 * kLine;
     while (at + kLine <= k) {
       WICK_UNROLL
-      for (int j = 0; j < kOutputs; ++j)
-        hwy::Prefetch(ws[j] + at + (kStreams ? kAhead : kOutputs * w.ld));
+      for (int j = 0; j < kOutputs; ++j) hwy::Prefetch(ws[j] + at + kAhead);
       WICK_UNROLL
       for (int64_t i = 0; i < kLine; i += kLanes) step();
     }

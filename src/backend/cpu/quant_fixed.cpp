@@ -70,7 +70,7 @@ Candidates fixed_linear_candidates(Rung rung) {
       {Op::kLinear, Dir::kForward, "linear_fwd_fixed", linear_fwd_fixed, accepts_fixed,
        fixed_many_bytes},
   };
-  return rung == Rung::kAvx2 ? Candidates(kTable) : Candidates();
+  return rung == Rung::kAvx2 || rung == Rung::kAvx512 ? Candidates(kTable) : Candidates();
 }
 
 #else

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of quantised rows (quant/rows.h) on AVX2 where a plan only generates
+// Products of quantised rows (quant/rows.h) by AVX2's instructions, on the rungs avx2 and avx512
+// (which has no bytes of its own without VNNI), where a plan only generates
 // (LinearAttr::narrow). x becomes integers with a scale for each block of 32 columns: of 15 bits,
 // or of 8 where that is allowed and codes have 4. A block's sum is then exact, made of products of
 // pairs, 16 or 32 to an instruction where f32 has 8, and scaled once.
@@ -59,6 +60,6 @@ size_t fixed_many_scratch(const FixedCodes& w, int64_t rows, int threads);
 void multiply_fixed_many(ThreadPool& pool, const Operand& x, const FixedCodes& w,
                          const FixedFinish& finish, void* scratch);
 
-Candidates fixed_linear_candidates(Rung rung);  // of avx2; empty for the others
+Candidates fixed_linear_candidates(Rung rung);  // of avx2 and avx512; empty for the others
 
 }  // namespace wick::cpu
