@@ -138,6 +138,49 @@ TEST(Tokenizer, SpecialTokensByName) {
   EXPECT_EQ(t.bos(), "");
 }
 
+// As transformers: what the config names is special, although its own entry says otherwise, where
+// that entry is the config's, or tokenizer.json's and the config lists none. Nothing becomes plain
+// again.
+TEST(Tokenizer, ATokenWithANameIsSpecial) {
+  Json json = small_tokenizer();
+  json["added_tokens"] =
+      Json::array({{{"id", 6}, {"content", "<s>"}, {"special", true}},
+                   {{"id", 7}, {"content", "<end>"}, {"special", false}, {"normalized", false}},
+                   {{"id", 8}, {"content", "<tool>"}, {"special", false}, {"normalized", false}}});
+  auto special = [&](const char* config) {
+    Tokenizer t = Tokenizer::from_json(json.dump(), config);
+    return std::vector<bool>{t.is_special(6), t.is_special(7), t.is_special(8)};
+  };
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(special("{}"), (Flags{true, false, false}));
+  EXPECT_EQ(special(R"({"eos_token": "<end>", "additional_special_tokens": ["<tool>"]})"),
+            (Flags{true, true, false}));
+  EXPECT_EQ(special(R"({"eos_token": "<end>", "image_token": "<tool>", "added_tokens_decoder": {
+              "6": {"content": "<s>", "special": false},
+              "8": {"content": "<tool>", "special": false, "normalized": false}}})"),
+            (Flags{true, false, true}));
+}
+
+// Flags beside a name count where no list has the token; beside a name of a family's own,
+// transformers does not take an object for a token.
+TEST(Tokenizer, ANamedTokenHasItsFlags) {
+  Tokenizer t = Tokenizer::from_json(small_tokenizer().dump(), R"({
+    "mask_token": {"__type": "AddedToken", "content": "abc", "lstrip": true, "normalized": false},
+    "image_token": {"content": "ab"},
+    "additional_special_tokens": ["c", {"content": "bc", "rstrip": true, "normalized": false}]})");
+  EXPECT_EQ(t.special_tokens(), (std::map<std::string, std::string>{{"mask_token", "abc"}}));
+  std::vector<Token> tokens = t.encode("a  abcbc  a", false);
+  ASSERT_EQ(tokens.size(), 4u);
+  EXPECT_EQ(tokens[1].id, 4);
+  EXPECT_EQ(tokens[1].begin, 1u);
+  EXPECT_EQ(tokens[2].id, 5);
+  EXPECT_EQ(tokens[2].end, 10u);
+  EXPECT_TRUE(t.is_special(4));
+  EXPECT_FALSE(t.is_special(5));
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_FALSE(t.is_special(2));
+}
+
 // White space that a token strips may be the next one's text.
 TEST(Tokenizer, ATokenOfWhiteSpaceIsTakenOnce) {
   Json json = small_tokenizer();
