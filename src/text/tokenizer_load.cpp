@@ -110,12 +110,18 @@ std::optional<std::string> token_content(const Json* value) {
   return value->get<std::string>();
 }
 
+// The older name of a list extra_special_tokens, which counts before it.
+constexpr const char* kAdditional = "additional_special_tokens";
+
 // special_tokens_map.json belongs to files that are older than added_tokens_decoder. As in
-// transformers it stands for what the config says; beside newer ones it is not looked at.
+// transformers it stands for what the config says, but for the list of further ones; beside newer
+// ones it is not looked at.
 Json with_special_map(Json config, const Json& special_map) {
   if (!special_map.is_object() || config.contains("added_tokens_decoder")) return config;
   if (config.is_null()) config = Json::object();
-  if (config.is_object()) config.update(special_map);
+  if (!config.is_object()) return config;
+  for (const auto& [key, value] : special_map.items())
+    if (key != kAdditional || !config.contains(key)) config[key] = value;
   return config;
 }
 
@@ -160,10 +166,12 @@ void add_named_tokens(const Json& config, const std::string& where, AddedTokenLi
   for_each_named(config, [&](const std::string& name, const Json& value) {
     add(value, cat(config_beside(where), ": ", name), /*special=*/true);
   });
-  for (const char* key : {"extra_special_tokens", "additional_special_tokens"})
-    if (const Json* items = find_member(config, key); items && items->is_array())
-      for (const Json& item : *items)
-        add(item, cat(config_beside(where), ": ", key), /*special=*/false);
+  const Json* further = find_member(config, "extra_special_tokens");
+  const bool lists = further && further->is_array() && !further->empty();
+  const char* key = lists ? "extra_special_tokens" : kAdditional;
+  if (const Json* items = find_member(config, key); items && items->is_array())
+    for (const Json& item : *items)
+      add(item, cat(config_beside(where), ": ", key), /*special=*/false);
 }
 
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,

@@ -179,6 +179,16 @@ TEST(Tokenizer, ANamedTokenHasItsFlags) {
   EXPECT_FALSE(t.is_special(5));
   EXPECT_TRUE(t.is_special(3));
   EXPECT_FALSE(t.is_special(2));
+  t = Tokenizer::from_json(
+      small_tokenizer().dump(),
+      R"({"extra_special_tokens": ["c"], "additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_FALSE(t.is_special(5));
+  t = Tokenizer::from_json(
+      small_tokenizer().dump(),
+      R"({"extra_special_tokens": {"boi": "c"}, "additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_TRUE(t.is_special(5));
 }
 
 // White space that a token strips may be the next one's text.
@@ -237,6 +247,11 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
       Tokenizer::load(folder).special_tokens(),
       (std::map<std::string, std::string>{
           {"bos_token", "bc"}, {"eos_token", "abc"}, {"pad_token", "c"}, {"unk_token", "b"}}));
+  write_file(folder / "special_tokens_map.json", R"({"additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(Tokenizer::load(folder).is_special(5));
+  write_file(folder / "tokenizer_config.json", R"({"additional_special_tokens": ["ab"]})");
+  EXPECT_TRUE(Tokenizer::load(folder).is_special(2));
+  EXPECT_FALSE(Tokenizer::load(folder).is_special(5));
   write_file(folder / "tokenizer_config.json",
              R"({"added_tokens_decoder": {"x": {"content": "q"}}})");
   EXPECT_THROW(Tokenizer::load(folder), Error);
