@@ -85,6 +85,14 @@ TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
                 {"chat_template.jinja: this is a Git LFS pointer"});
 }
 
+TEST_F(Wrong, TokenRowsBesideACopyOfTheHead) {
+  std::vector<std::string> arguments = train(data_, out_);
+  for (const char* more : {"--trainable-token-indices", "5", "--modules-to-save", "lm_head"})
+    arguments.push_back(more);
+  expect_failed(wick(arguments), {"--trainable-token-indices and an adapter of lm_head",
+                                  "leave one", "merge_and_unload"});
+}
+
 // The first loss is the model's own doing: no learning rate would change it.
 TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
   const std::string file = model_ + "/model.safetensors";
