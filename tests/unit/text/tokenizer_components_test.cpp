@@ -61,6 +61,28 @@ TEST(Tokenizer, Basics) {
   EXPECT_EQ(t.chat_template_source(), "");
 }
 
+// Behind a template with special tokens the library takes its pieces for several texts; behind one
+// without, or behind a pair, it surrounds the text once more.
+TEST(Tokenizer, PostProcessorsInARow) {
+  const Json special = {{"<s>", {{"ids", {6}}}}};
+  const Json text = {{"Sequence", {{"id", "A"}}}}, token = {{"SpecialToken", {{"id", "<s>"}}}};
+  const Json plain = {
+      {"type", "TemplateProcessing"}, {"single", {text}}, {"special_tokens", special}};
+  Json adds = plain, pair = {{"type", "BertProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
+  adds["single"] = {token, text};
+  auto in_a_row = [&](const Json& first, const Json& second) {
+    Json j = small_tokenizer();
+    j["post_processor"] = {{"type", "Sequence"}, {"processors", {first, second}}};
+    return j;
+  };
+  auto ids = [](const Json& j) { return Tokenizer::from_json(j.dump()).encode_ids("c", true); };
+  EXPECT_EQ(ids(in_a_row(plain, adds)), (std::vector<int32_t>{6, 3}));
+  EXPECT_EQ(ids(in_a_row(pair, adds)), (std::vector<int32_t>{6, 0, 3, 1}));
+  for (const Json& second : {plain, adds, pair})
+    expect_error(in_a_row(adds, second), ErrorCode::kUnsupported,
+                 "post_processor.processors[1] is a");
+}
+
 TEST(Tokenizer, ErrorsNameTheKey) {
   Json j = small_tokenizer();
   j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Nonsense"}}}}};
