@@ -174,8 +174,10 @@ void Adapter::declare_tokens(std::span<const LinearInfo> linears) {
                                           : std::string(" twice"));
     for (const char* other : {"model.embed_tokens", "lm_head"})
       if (find(other) || find_whole(other))
-        fail(ErrorCode::kUnsupported, what, " and an adapter of ", other,
-             " do not go together; leave one out");
+        fail(
+            ErrorCode::kUnsupported, what, " and an adapter of ", other,
+            " do not go together; leave one out (an adapter that PEFT has trained: merge it there, "
+            "with merge_and_unload, and use the result as the model)");
     tokens_ = TokenRows{ids, l.module, l.in, l.out};
     return;
   }

@@ -25,10 +25,17 @@ void PostProcessor::add(const Json& json, const std::string& where, int depth) {
     const Json& items = sequence_items(json, "processors", where);
     for (size_t i = 0; i < items.size(); ++i)
       add(items[i], item_path(where, "processors", i), depth + 1);
-  } else if (type == "TemplateProcessing") {
-    add_template(json, where);
-  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
-    add_pair(json, where);
+  } else if (type == "TemplateProcessing" || type == "BertProcessing" ||
+             type == "RobertaProcessing") {
+    // The library takes what a template has put together apart again, and for several texts.
+    if (in_pieces_)
+      fail(ErrorCode::kUnsupported, where, " is a ", type,
+           " behind a template that adds special tokens; wick surrounds a text once: write all of "
+           "them into one template");
+    if (type == "TemplateProcessing")
+      add_template(json, where);
+    else
+      add_pair(json, where);
   } else if (type != "ByteLevel") {  // that one only trims offsets, which wick never does
     unsupported_component(where, type,
                           "TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel and "
@@ -60,6 +67,7 @@ void PostProcessor::add_template(const Json& json, const std::string& where) {
   if (texts != 1)
     fail(ErrorCode::kUnsupported, where, ".single holds the text ", texts,
          " times; wick does templates that hold it once");
+  in_pieces_ = !before.empty() || !after.empty();
   surround(before, after);
 }
 

@@ -27,6 +27,7 @@ class PostProcessor {
   void surround(const std::vector<int32_t>& before, const std::vector<int32_t>& after);
 
   std::vector<int32_t> before_, after_;
+  bool in_pieces_ = false;  // a template has added tokens
 };
 
 }  // namespace wick

@@ -2,6 +2,7 @@
 // Reading a tokenizer's files.
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -46,15 +47,17 @@ class AddedTokenList {
  public:
   AddedTokenList(const BpeModel& model, int64_t id_limit) : model_(model), id_limit_(id_limit) {}
 
-  // A content that is known keeps its id and takes the new flags.
+  // A content that is known keeps its id and takes the new flags; once special, it stays so.
   void add(AddedToken token, int64_t id, const std::string& where) {
     if (token.content.empty()) return;
     if (id < 0 || id > kMaxTokenId)
       fail(ErrorCode::kCorruptFile, where, ": the id of \"", token.content, "\" is ", id,
            ", expected 0 … ", kMaxTokenId);
     if (auto known = by_content_.find(token.content); known != by_content_.end()) {
-      token.id = tokens_[known->second].id;
-      tokens_[known->second] = std::move(token);
+      AddedToken& there = tokens_[known->second];
+      token.id = there.id;
+      token.special = token.special || there.special;
+      there = std::move(token);
       return;
     }
     if (id >= id_limit_ && !model_.find(token.content)) return;
@@ -72,16 +75,17 @@ class AddedTokenList {
     tokens_.push_back(std::move(token));
   }
 
-  // A special token by name, as transformers takes it: one that the vocabulary has is recognised in
-  // a text, whether or not the lists above have it too.
-  void add_named(std::string content) {
-    std::optional<int32_t> id = model_.find(content);
-    if (!id || by_content_.contains(content) || by_id_.contains(*id)) return;
-    AddedToken token;
-    token.content = std::move(content);
-    token.special = true;
-    token.normalized = false;
-    add(std::move(token), *id, "");
+  // A token that the config names, as transformers takes it: one that the vocabulary has is
+  // recognised in a text, also where no list above has it. Of several names the last one's flags
+  // count.
+  void add_named(AddedToken token) {
+    std::optional<int32_t> id = model_.find(token.content);
+    if (!id) return;
+    if (named_.contains(token.content) ||
+        (!by_content_.contains(token.content) && !by_id_.contains(*id))) {
+      named_.insert(token.content);
+      add(std::move(token), *id, "");
+    }
   }
 
   std::vector<AddedToken> take() { return std::move(tokens_); }
@@ -92,6 +96,7 @@ class AddedTokenList {
   std::vector<AddedToken> tokens_;
   StringMap<size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;
+  std::set<std::string> named_;  // those of add_named
 };
 
 std::string config_beside(const std::string& tokenizer_file) {
@@ -105,48 +110,91 @@ std::optional<std::string> token_content(const Json* value) {
   return value->get<std::string>();
 }
 
+// The older name of a list extra_special_tokens, which counts before it.
+constexpr const char* kAdditional = "additional_special_tokens";
+
 // special_tokens_map.json belongs to files that are older than added_tokens_decoder. As in
-// transformers it stands for what the config says; beside newer ones it is not looked at.
+// transformers it stands for what the config says, but for the list of further ones; beside newer
+// ones it is not looked at.
 Json with_special_map(Json config, const Json& special_map) {
   if (!special_map.is_object() || config.contains("added_tokens_decoder")) return config;
   if (config.is_null()) config = Json::object();
-  if (config.is_object()) config.update(special_map);
+  if (!config.is_object()) return config;
+  for (const auto& [key, value] : special_map.items())
+    if (key != kAdditional || !config.contains(key)) config[key] = value;
   return config;
 }
 
 // As in transformers, every key that ends in _token names one, and so do the keys of an object
-// extra_special_tokens.
+// extra_special_tokens: a text, or an object with flags beside it. Under a name of the family's own
+// only an object that says it is a token is one. Calls each(name, value), the usual names first.
+template <typename Each>
+void for_each_named(const Json& config, Each each) {
+  static constexpr std::string_view kUsual[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                "pad_token", "cls_token", "mask_token"};
+  if (!config.is_object()) return;
+  for (std::string_view name : kUsual)
+    if (const Json* value = find_member(config, name)) each(std::string(name), *value);
+  for (const auto& [key, value] : config.items()) {
+    const bool usual = std::find(std::begin(kUsual), std::end(kUsual), key) != std::end(kUsual);
+    if (!usual && key.ends_with("_token") && (value.is_string() || find_member(value, "__type")))
+      each(key, value);
+  }
+  if (const Json* extra = find_member(config, "extra_special_tokens"); extra && extra->is_object())
+    for (const auto& [key, value] : extra->items()) each(key, value);
+}
+
 std::map<std::string, std::string> named_tokens(const Json& config) {
   std::map<std::string, std::string> out;
-  if (!config.is_object()) return out;
-  auto add = [&](const std::string& name, const Json& value) {
+  for_each_named(config, [&](const std::string& name, const Json& value) {
     if (std::optional<std::string> content = token_content(&value)) out[name] = *content;
-  };
-  for (const auto& [key, value] : config.items())
-    if (key.ends_with("_token")) add(key, value);
-  if (const Json* extra = find_member(config, "extra_special_tokens"); extra && extra->is_object())
-    for (const auto& [key, value] : extra->items()) add(key, value);
+  });
   return out;
 }
 
-void add_named_tokens(const Json& config, AddedTokenList& list) {
-  for (const auto& [name, content] : named_tokens(config)) list.add_named(content);
-  for (const char* key : {"extra_special_tokens", "additional_special_tokens"})
-    if (const Json* items = find_member(config, key); items && items->is_array())
-      for (const Json& item : *items) list.add_named(token_content(&item).value_or(""));
+void add_named_tokens(const Json& config, const std::string& where, AddedTokenList& list) {
+  auto add = [&](const Json& value, const std::string& path, bool special) {
+    if (!token_content(&value)) return;
+    AddedToken token;
+    if (value.is_object())
+      token = read_added_token(value, path);
+    else
+      token.content = value.get<std::string>();
+    token.special = token.special || special || value.is_string();
+    list.add_named(std::move(token));
+  };
+  for_each_named(config, [&](const std::string& name, const Json& value) {
+    add(value, cat(config_beside(where), ": ", name), /*special=*/true);
+  });
+  const Json* further = find_member(config, "extra_special_tokens");
+  const bool lists = further && further->is_array() && !further->empty();
+  const char* key = lists ? "extra_special_tokens" : kAdditional;
+  if (const Json* items = find_member(config, key); items && items->is_array())
+    for (const Json& item : *items)
+      add(item, cat(config_beside(where), ": ", key), /*special=*/false);
 }
 
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
                                           const BpeModel& model, const std::string& where,
                                           int64_t id_limit) {
   AddedTokenList list(model, id_limit);
+  // As in transformers: of the tokens that the config lists, or else of those of tokenizer.json,
+  // the ones that it names (as eos_token, say) are special, whatever their own flag says.
+  const bool config_lists = config.is_object() && config.contains("added_tokens_decoder");
+  std::set<std::string> named;
+  for (const auto& [name, content] : named_tokens(config)) named.insert(content);
+  auto read = [&](const Json& item, const std::string& path, bool by_name) {
+    AddedToken token = read_added_token(item, path);
+    token.special = token.special || (by_name && named.contains(token.content));
+    return token;
+  };
   if (const Json* items = find_member(tokenizer, "added_tokens")) {
     if (!items->is_array())
       fail(ErrorCode::kCorruptFile, where, ": added_tokens: expected an array, got ",
            json_kind(*items));
     for (size_t i = 0; i < items->size(); ++i) {
       std::string path = cat(where, ": added_tokens[", i, "]");
-      list.add(read_added_token((*items)[i], path), get_int((*items)[i], "id", path), path);
+      list.add(read((*items)[i], path, !config_lists), get_int((*items)[i], "id", path), path);
     }
   }
   if (const Json* items = find_member(config, "added_tokens_decoder");
@@ -157,10 +205,10 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
       auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size())
         fail(ErrorCode::kCorruptFile, path, ": the key is not a token id");
-      list.add(read_added_token(value, path), id, path);
+      list.add(read(value, path, /*by_name=*/true), id, path);
     }
   }
-  add_named_tokens(config, list);
+  add_named_tokens(config, where, list);
   return list.take();
 }
 

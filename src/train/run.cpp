@@ -109,12 +109,16 @@ void TrainRun::fail_not_finite(int64_t index, double loss, float norm) const {
   for (int64_t row : order_.update(index))
     if (lines.size() < 60) lines += cat(lines.empty() ? "" : ", ", (*setup_.train)[row].line);
   bool saved = std::filesystem::exists(checkpoint_path(setup_.options.adapter_path));
-  fail(ErrorCode::kInternal, "update ", index + 1, ": the loss is ", loss,
-       " and the gradient's norm ", norm, " (", setup_.train->file(), " lines ", lines,
+  auto spelt = [](double x) { return std::isnan(x) ? std::string("nan") : cat(x); };
+  fail(ErrorCode::kInternal, "update ", index + 1, ": the loss is ", spelt(loss),
+       " and the gradient's norm ", spelt(norm), " (", setup_.train->file(), " lines ", lines,
        "); training stopped, ",
        saved ? cat("the last good checkpoint in ", setup_.options.adapter_path, " is kept")
              : std::string("nothing had been saved yet"),
-       "; try a lower --learning-rate");
+       index > 0
+           ? "; try a lower --learning-rate"
+           : "; nothing was trained before it, so the model or the start of the adapter makes "
+             "such numbers: see what wick eval says, and try --dtype f32");
 }
 
 void TrainRun::start_update(int64_t index) {

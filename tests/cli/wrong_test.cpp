@@ -85,6 +85,32 @@ TEST_F(Wrong, ATemplateThatWasNotDownloaded) {
                 {"chat_template.jinja: this is a Git LFS pointer"});
 }
 
+TEST_F(Wrong, TokenRowsBesideACopyOfTheHead) {
+  std::vector<std::string> arguments = train(data_, out_);
+  for (const char* more : {"--trainable-token-indices", "5", "--modules-to-save", "lm_head"})
+    arguments.push_back(more);
+  expect_failed(wick(arguments), {"--trainable-token-indices and an adapter of lm_head",
+                                  "leave one", "merge_and_unload"});
+}
+
+// The first loss is the model's own doing: no learning rate would change it.
+TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
+  const std::string file = model_ + "/model.safetensors";
+  std::string bytes = contents(file);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  const Json header = parse_json(bytes.substr(8, length), file);
+  const float huge = 3e38f;
+  for (size_t at : {0, 4, 8})
+    std::memcpy(bytes.data() + 8 + length + at +
+                    header["model.norm.weight"]["data_offsets"][0].get<size_t>(),
+                &huge, sizeof huge);
+  std::ofstream(file, std::ios::binary) << bytes;
+  const CliResult r = wick(train(data_, out_));
+  expect_failed(r, {"update 1: the loss is ", "nothing was trained before it", "wick eval"});
+  EXPECT_EQ(r.err.find("--learning-rate"), std::string::npos) << r.err;
+}
+
 // A head of its own counts although config.json says that it is the embedding, as in transformers;
 // a second copy of the embedding does not.
 TEST_F(Wrong, AHeadBesideATiedEmbedding) {

@@ -61,6 +61,28 @@ TEST(Tokenizer, Basics) {
   EXPECT_EQ(t.chat_template_source(), "");
 }
 
+// Behind a template with special tokens the library takes its pieces for several texts; behind one
+// without, or behind a pair, it surrounds the text once more.
+TEST(Tokenizer, PostProcessorsInARow) {
+  const Json special = {{"<s>", {{"ids", {6}}}}};
+  const Json text = {{"Sequence", {{"id", "A"}}}}, token = {{"SpecialToken", {{"id", "<s>"}}}};
+  const Json plain = {
+      {"type", "TemplateProcessing"}, {"single", {text}}, {"special_tokens", special}};
+  Json adds = plain, pair = {{"type", "BertProcessing"}, {"cls", {"a", 0}}, {"sep", {"b", 1}}};
+  adds["single"] = {token, text};
+  auto in_a_row = [&](const Json& first, const Json& second) {
+    Json j = small_tokenizer();
+    j["post_processor"] = {{"type", "Sequence"}, {"processors", {first, second}}};
+    return j;
+  };
+  auto ids = [](const Json& j) { return Tokenizer::from_json(j.dump()).encode_ids("c", true); };
+  EXPECT_EQ(ids(in_a_row(plain, adds)), (std::vector<int32_t>{6, 3}));
+  EXPECT_EQ(ids(in_a_row(pair, adds)), (std::vector<int32_t>{6, 0, 3, 1}));
+  for (const Json& second : {plain, adds, pair})
+    expect_error(in_a_row(adds, second), ErrorCode::kUnsupported,
+                 "post_processor.processors[1] is a");
+}
+
 TEST(Tokenizer, ErrorsNameTheKey) {
   Json j = small_tokenizer();
   j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Nonsense"}}}}};
@@ -138,6 +160,59 @@ TEST(Tokenizer, SpecialTokensByName) {
   EXPECT_EQ(t.bos(), "");
 }
 
+// As transformers: what the config names is special, although its own entry says otherwise, where
+// that entry is the config's, or tokenizer.json's and the config lists none. Nothing becomes plain
+// again.
+TEST(Tokenizer, ATokenWithANameIsSpecial) {
+  Json json = small_tokenizer();
+  json["added_tokens"] =
+      Json::array({{{"id", 6}, {"content", "<s>"}, {"special", true}},
+                   {{"id", 7}, {"content", "<end>"}, {"special", false}, {"normalized", false}},
+                   {{"id", 8}, {"content", "<tool>"}, {"special", false}, {"normalized", false}}});
+  auto special = [&](const char* config) {
+    Tokenizer t = Tokenizer::from_json(json.dump(), config);
+    return std::vector<bool>{t.is_special(6), t.is_special(7), t.is_special(8)};
+  };
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(special("{}"), (Flags{true, false, false}));
+  EXPECT_EQ(special(R"({"eos_token": "<end>", "additional_special_tokens": ["<tool>"]})"),
+            (Flags{true, true, false}));
+  EXPECT_EQ(special(R"({"eos_token": "<end>", "image_token": "<tool>", "added_tokens_decoder": {
+              "6": {"content": "<s>", "special": false},
+              "8": {"content": "<tool>", "special": false, "normalized": false}}})"),
+            (Flags{true, false, true}));
+}
+
+// Flags beside a name count where no list has the token; beside a name of a family's own,
+// transformers does not take an object for a token.
+TEST(Tokenizer, ANamedTokenHasItsFlags) {
+  Tokenizer t = Tokenizer::from_json(small_tokenizer().dump(), R"({
+    "mask_token": {"__type": "AddedToken", "content": "abc", "lstrip": true, "normalized": false},
+    "image_token": {"content": "ab"},
+    "additional_special_tokens": ["c", {"content": "bc", "rstrip": true, "normalized": false}]})");
+  EXPECT_EQ(t.special_tokens(), (std::map<std::string, std::string>{{"mask_token", "abc"}}));
+  std::vector<Token> tokens = t.encode("a  abcbc  a", false);
+  ASSERT_EQ(tokens.size(), 4u);
+  EXPECT_EQ(tokens[1].id, 4);
+  EXPECT_EQ(tokens[1].begin, 1u);
+  EXPECT_EQ(tokens[2].id, 5);
+  EXPECT_EQ(tokens[2].end, 10u);
+  EXPECT_TRUE(t.is_special(4));
+  EXPECT_FALSE(t.is_special(5));
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_FALSE(t.is_special(2));
+  t = Tokenizer::from_json(
+      small_tokenizer().dump(),
+      R"({"extra_special_tokens": ["c"], "additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_FALSE(t.is_special(5));
+  t = Tokenizer::from_json(
+      small_tokenizer().dump(),
+      R"({"extra_special_tokens": {"boi": "c"}, "additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(t.is_special(3));
+  EXPECT_TRUE(t.is_special(5));
+}
+
 // White space that a token strips may be the next one's text.
 TEST(Tokenizer, ATokenOfWhiteSpaceIsTakenOnce) {
   Json json = small_tokenizer();
@@ -194,6 +269,11 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
       Tokenizer::load(folder).special_tokens(),
       (std::map<std::string, std::string>{
           {"bos_token", "bc"}, {"eos_token", "abc"}, {"pad_token", "c"}, {"unk_token", "b"}}));
+  write_file(folder / "special_tokens_map.json", R"({"additional_special_tokens": ["bc"]})");
+  EXPECT_TRUE(Tokenizer::load(folder).is_special(5));
+  write_file(folder / "tokenizer_config.json", R"({"additional_special_tokens": ["ab"]})");
+  EXPECT_TRUE(Tokenizer::load(folder).is_special(2));
+  EXPECT_FALSE(Tokenizer::load(folder).is_special(5));
   write_file(folder / "tokenizer_config.json",
              R"({"added_tokens_decoder": {"x": {"content": "q"}}})");
   EXPECT_THROW(Tokenizer::load(folder), Error);
