@@ -97,7 +97,10 @@ class Opened {
   // Whether products are made by units of bf16.
   bool has_units() const { return backends_[0]->preferred_compute() == DType::kBF16; }
   // Whether products of codes take x in integers.
-  bool has_integers() const { return backends_[0]->info().isa == "avx2"; }
+  bool has_integers() const {
+    const std::string isa = backends_[0]->info().isa;
+    return isa == "avx2" || isa == "avx512";
+  }
 
  private:
   std::string name_;
