@@ -10,6 +10,7 @@
 
 #include "backend/cpu/quant_product.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/tile_kernels.h"
 #include "backend/host_program.h"
 #include "base/rng.h"
 #include "base/threads.h"
@@ -80,10 +81,10 @@ TEST(QuantTiles, BlocksAreTiles) {
   }
 }
 
-// Products of bytes: a row's numbers are its own, whatever the threads and the rows around it, and
-// what is not finite stays in its row.
+// Products of bytes: a row's numbers are its own, whatever the threads and the rows around it, what
+// is not finite stays in its row, and tiles and dot products have the same bits.
 TEST(QuantTiles, NarrowRowsAreIndependent) {
-  if (!rung_works(Rung::kAmx)) GTEST_SKIP();
+  if (!rung_works(Rung::kAvx512Bf16)) GTEST_SKIP();
   const int64_t m = 530, n = 70, k = 600, odd = 7;
   Packed p(DType::kQ4G32, n, k);
   const QuantTiles w(p.tiles.data(), DType::kQ4G32, n, k);
@@ -91,7 +92,7 @@ TEST(QuantTiles, NarrowRowsAreIndependent) {
   std::vector<bf16> x(static_cast<size_t>(m * k));
   for (bf16& v : x) v = to_bf16(rng.normal());
   x[odd * k + 300] = to_bf16(std::numeric_limits<float>::infinity());
-  auto multiply = [&](int64_t row, int64_t rows, int threads) {
+  auto multiply = [&](const Unit& unit, int64_t row, int64_t rows, int threads) {
     ThreadPool pool(threads);
     std::vector<float> y(static_cast<size_t>(rows * n));
     Operand in, out;
@@ -103,15 +104,65 @@ TEST(QuantTiles, NarrowRowsAreIndependent) {
     in.cols = in.ld = k;
     out.cols = out.ld = n;
     HostBuffer scratch(quant_bytes_scratch(w, rows));
-    multiply_quant_bytes(pool, in, w, {out}, scratch.data());
+    multiply_quant_bytes(pool, unit, in, w, {out}, scratch.data());
     return y;
   };
-  const std::vector<float> all = multiply(0, m, 2);
-  for (int64_t c = 0; c < n; ++c) ASSERT_TRUE(std::isnan(all[static_cast<size_t>(odd * n + c)]));
-  for (auto [row, rows] : {std::pair<int64_t, int64_t>{8, 522}, {40, 17}, {100, 300}}) {
-    const std::vector<float> some = multiply(row, rows, 1);
-    for (int64_t i = 0; i < rows * n; ++i)
-      ASSERT_EQ(some[static_cast<size_t>(i)], all[static_cast<size_t>(row * n + i)]) << rows;
+  const std::vector<float> all = multiply(kDotUnit, 0, m, 2);
+  auto equal = [&](const std::vector<float>& some, int64_t row) {
+    for (size_t i = 0; i < some.size(); ++i) {
+      const size_t at = i + static_cast<size_t>(row * n);
+      const bool same = at / static_cast<size_t>(n) == odd
+                            ? std::isnan(some[i]) && std::isnan(all[at])
+                            : some[i] == all[at];
+      ASSERT_TRUE(same) << i << ": " << some[i] << ", " << all[at];
+    }
+  };
+  equal(all, 0);
+  for (auto [row, rows] : {std::pair<int64_t, int64_t>{8, 522}, {40, 17}, {100, 300}})
+    equal(multiply(kDotUnit, row, rows, 1), row);
+  if (!rung_works(Rung::kAmx)) return;
+  equal(multiply(kAmxUnit, 0, m, 2), 0);
+  equal(multiply(kAmxUnit, 40, 17, 1), 40);
+}
+
+// One row takes its panels by two, more take them one by one: the numbers are those of many rows.
+TEST(Tiles, FewRowsAreThoseOfMany) {
+  if (!rung_works(Rung::kAvx512Bf16)) GTEST_SKIP();
+  ThreadPool pool(2);
+  const int64_t m = 40, k = 200;
+  for (int64_t n : {30, 64, 70, 130, 500}) {
+    Rng rng(5);
+    std::vector<bf16> x(static_cast<size_t>(m * k)), weights(static_cast<size_t>(n * k));
+    for (bf16& v : x) v = to_bf16(rng.normal());
+    for (bf16& v : weights) v = to_bf16(rng.normal());
+    HostBuffer tiles(tiles_bytes(n, k));
+    pack_tiles(pool, DType::kBF16, weights.data(), n, k, tiles.data());
+    auto multiply = [&](int64_t rows, bool few) {
+      std::vector<float> y(static_cast<size_t>(rows * n));
+      Operand in, out;
+      in.data = x.data();
+      in.dtype = DType::kBF16;
+      out.data = y.data();
+      out.dtype = DType::kF32;
+      in.rows = out.rows = rows;
+      in.cols = in.ld = k;
+      out.cols = out.ld = n;
+      const char* w = reinterpret_cast<const char*>(tiles.data());
+      if (few) {
+        HostBuffer scratch(few_rows_scratch(rows, k));
+        multiply_few(pool, kDotUnit, in, w, {out}, scratch.data());
+      } else {
+        HostBuffer scratch(rows_scratch(rows, n, k, 2));
+        Pieces pieces(scratch.data());
+        multiply_rows(pool, kDotUnit, in, {w}, false, {out}, pieces);
+      }
+      return y;
+    };
+    const std::vector<float> many = multiply(m, false);
+    for (int64_t rows : {1, 2, 3, 4, 5, 8, 9, 16}) {
+      const std::vector<float> few = multiply(rows, true);
+      for (size_t i = 0; i < few.size(); ++i) ASSERT_EQ(few[i], many[i]) << n << ", " << rows;
+    }
   }
 }
 
