@@ -13,10 +13,7 @@ class Misuse : public RunTest {
  protected:
   void SetUp() override {
     RunTest::SetUp();
-    const std::string row =
-        R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
-        "\n";
-    write_data("data", row + row + row, row);
+    write_data("data", kChatRow + kChatRow + kChatRow, kChatRow);
   }
 };
 
