@@ -15,6 +15,27 @@
 
 namespace wick {
 
+LoraOptions lora_options(const TrainOptions& o) {
+  LoraOptions lora;
+  lora.rank = o.rank;
+  lora.alpha = static_cast<float>(o.alpha);
+  lora.dropout = static_cast<float>(o.dropout);
+  lora.targets = o.targets;
+  lora.num_layers = o.num_layers;
+  lora.rslora = o.rslora;
+  lora.dora = o.dora;
+  lora.init = o.init;
+  lora.bias = o.bias;
+  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
+  lora.rank_pattern = o.rank_pattern;
+  lora.alpha_pattern = o.alpha_pattern;
+  lora.layers_to_transform = o.layers_to_transform;
+  lora.exclude_modules = o.exclude_modules;
+  lora.modules_to_save = o.modules_to_save;
+  lora.trainable_token_indices = o.trainable_token_indices;
+  return lora;
+}
+
 namespace {
 
 constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, and batches of an update
@@ -68,27 +89,6 @@ void check_options(const TrainOptions& o) {
   if (o.lr_cycles < 1) refuse(cat("--lr-cycles is ", o.lr_cycles, ", wanted at least 1"));
   if (o.lr_step_size < 1) refuse(cat("--lr-step-size is ", o.lr_step_size, ", wanted at least 1"));
   if (o.early_stop < 0) refuse(cat("--early-stop is ", o.early_stop, ", wanted at least 0"));
-}
-
-LoraOptions lora_options(const TrainOptions& o) {
-  LoraOptions lora;
-  lora.rank = o.rank;
-  lora.alpha = static_cast<float>(o.alpha);
-  lora.dropout = static_cast<float>(o.dropout);
-  lora.targets = o.targets;
-  lora.num_layers = o.num_layers;
-  lora.rslora = o.rslora;
-  lora.dora = o.dora;
-  lora.init = o.init;
-  lora.bias = o.bias;
-  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
-  lora.rank_pattern = o.rank_pattern;
-  lora.alpha_pattern = o.alpha_pattern;
-  lora.layers_to_transform = o.layers_to_transform;
-  lora.exclude_modules = o.exclude_modules;
-  lora.modules_to_save = o.modules_to_save;
-  lora.trainable_token_indices = o.trainable_token_indices;
-  return lora;
 }
 
 // The kind of adapter: all of it for identity(), or what is not its default.
