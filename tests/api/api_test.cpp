@@ -400,6 +400,33 @@ TEST_F(Api, ADivergingRunStopsAndKeepsTheLastCheckpoint) {
   EXPECT_EQ(bytes("run/adapter_model.safetensors"), good);
 }
 
+// Beside a result of another run it would be taken for that one's.
+TEST_F(Api, AFolderThatIsUsedAgainLosesTheBestOfTheRunBefore) {
+  Model model = Model::load(engine_);
+  TrainOptions o = options("run");
+  o.iters = 2;
+  o.keep_best = true;
+  Trainer(model, o).run();
+  ASSERT_TRUE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
+  o.keep_best = false;
+  // Stopped before the first update, it has taken the place of nothing.
+  TrainCallbacks callbacks;
+  callbacks.should_give_up = [] { return true; };
+  Trainer(model, o).run(callbacks);
+  EXPECT_TRUE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
+  Trainer(model, o).run();
+  EXPECT_FALSE(fs::exists(root_ / "run/best"));
+
+  // What is not wick's stays.
+  o.keep_best = true;
+  Trainer(model, o).run();
+  write_file(root_ / "run/best/notes.txt", "mine");
+  o.keep_best = false;
+  Trainer(model, o).run();
+  EXPECT_FALSE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
+  EXPECT_EQ(bytes("run/best/notes.txt"), "mine");
+}
+
 TEST_F(Api, FullTrainingWritesAModelThatLoads) {
   Model model = Model::load(engine_, {.random_weights = true, .seed = 7});
   TrainOptions o = options("full");
