@@ -101,6 +101,16 @@ TEST_F(WrongFiles, AdaptersAndOptionsAreNamed) {
   o.targets = {"q_prok"};
   EXPECT_NE(message_of([&] { Trainer(model, o); }).find("did you mean q_proj?"), std::string::npos);
   o = run_options("x");
+  o.rank_pattern = {{"q_prok", 4}};
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("did you mean q_proj?"), std::string::npos);
+  o = run_options("x");
+  o.alpha_pattern = {{"layers\\.[89]\\..*", 4.0}};
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("no linear that matches"),
+            std::string::npos);
+  o = run_options("x");
+  o.exclude_modules = {"all-linear"};
+  EXPECT_NE(message_of([&] { Trainer(model, o); }).find("no linear is left"), std::string::npos);
+  o = run_options("x");
   o.lr_schedule = "cosin";
   EXPECT_NE(message_of([&] { Trainer(model, o); }).find("did you mean cosine?"), std::string::npos);
   o = run_options("x");
