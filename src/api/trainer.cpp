@@ -38,7 +38,7 @@ LoraOptions lora_options(const TrainOptions& o) {
 
 namespace {
 
-constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, and batches of an update
+constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, batches of an update, and epochs
 
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
@@ -55,7 +55,8 @@ void check_options(const TrainOptions& o) {
                                    {"grad-accumulation-steps", o.grad_accumulation_steps}})
     if (rows < 1 || rows > kMostRows)
       refuse(cat("--", name, " is ", rows, ", wanted 1 to ", report::count(kMostRows)));
-  if (o.iters <= 0 && o.epochs < 1) refuse(cat("--epochs is ", o.epochs, ", wanted at least 1"));
+  if (o.iters <= 0 && (o.epochs < 1 || o.epochs > kMostRows))
+    refuse(cat("--epochs is ", o.epochs, ", wanted 1 to ", report::count(kMostRows)));
   auto in_range = [&](const char* name, double x, double low, double high) {
     if (!(x >= low && x <= high))
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
