@@ -154,7 +154,7 @@ struct EvalSample {
 
 struct EvalReport {
   int64_t step = 0;
-  double loss = 0, perplexity = 0;
+  double loss = 0, perplexity = 0;  // of preferences, whose loss is not one of tokens: 0
   int64_t tokens = 0, rows = 0;
   bool best = false;
   std::vector<EvalSample> samples = {};  // with sample_at_evals

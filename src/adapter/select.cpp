@@ -17,6 +17,12 @@ bool matches_whole(const std::string& expression, const std::string& module,
   return Regex::Search(regex, module).find(0).has_value();
 }
 
+// As PEFT matches the keys of its patterns: the whole name, or its end from a dot on.
+bool pattern_matches(const std::string& pattern, const std::string& module,
+                     const std::string& where) {
+  return matches_whole("(?:.*\\.)?(?:" + pattern + ")", module, where);
+}
+
 bool can_have_pair(const LinearInfo& l) {
   return l.kind != ModuleKind::kGain && l.kind != ModuleKind::kBias;
 }
@@ -60,7 +66,7 @@ template <typename T>
 T by_pattern(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module,
              T otherwise, const std::string& where) {
   for (const auto& [pattern, value] : patterns)
-    if (matches_whole("(?:.*\\.)?(?:" + pattern + ")", module, where)) return value;
+    if (pattern_matches(pattern, module, where)) return value;
   return otherwise;
 }
 template int64_t by_pattern(const std::vector<std::pair<std::string, int64_t>>&, const std::string&,
@@ -106,8 +112,21 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
   all_known(o.targets, "--targets", false);
   all_known(o.modules_to_save, "--modules-to-save", true);
   all_known(o.exclude_modules, "--exclude-modules", false);
-  const bool all_linear =
-      std::find(o.targets.begin(), o.targets.end(), "all-linear") != o.targets.end();
+  // A pattern with a slip in it would leave every module at its usual size, without a word.
+  auto patterns_known = [&](const auto& patterns, const char* option) {
+    for (const auto& [pattern, value] : patterns)
+      if (std::none_of(linears.begin(), linears.end(), [&, &p = pattern](const LinearInfo& l) {
+            return can_have_pair(l) && pattern_matches(p, l.module, option);
+          }))
+        fail_unknown(pattern, linears, option, false);
+  };
+  patterns_known(o.rank_pattern, "--rank-pattern");
+  patterns_known(o.alpha_pattern, "--alpha-pattern");
+  auto has_all_linear = [](const std::vector<std::string>& targets) {
+    return std::find(targets.begin(), targets.end(), "all-linear") != targets.end();
+  };
+  const bool all_linear = has_all_linear(o.targets),
+             none_linear = has_all_linear(o.exclude_modules);
   for (const LinearInfo& l : linears) {
     if (l.kind == ModuleKind::kBias) continue;
     if (any(o.modules_to_save, l.module, "--modules-to-save")) {
@@ -124,7 +143,9 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
     const bool chosen = o.layers_to_transform.empty() ||
                         std::find(o.layers_to_transform.begin(), o.layers_to_transform.end(),
                                   l.layer) != o.layers_to_transform.end();
-    if (!wanted || !chosen || any(o.exclude_modules, l.module, "--exclude-modules")) continue;
+    const bool excluded = (none_linear && l.kind == ModuleKind::kLinear) ||
+                          any(o.exclude_modules, l.module, "--exclude-modules");
+    if (!wanted || !chosen || excluded) continue;
     if (l.layer >= 0 && l.layer < first_layer) continue;
     LoraModule m{l};
     m.rank = by_pattern(o.rank_pattern, l.module, o.rank, "--rank-pattern");

@@ -15,9 +15,30 @@
 
 namespace wick {
 
+LoraOptions lora_options(const TrainOptions& o) {
+  LoraOptions lora;
+  lora.rank = o.rank;
+  lora.alpha = static_cast<float>(o.alpha);
+  lora.dropout = static_cast<float>(o.dropout);
+  lora.targets = o.targets;
+  lora.num_layers = o.num_layers;
+  lora.rslora = o.rslora;
+  lora.dora = o.dora;
+  lora.init = o.init;
+  lora.bias = o.bias;
+  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
+  lora.rank_pattern = o.rank_pattern;
+  lora.alpha_pattern = o.alpha_pattern;
+  lora.layers_to_transform = o.layers_to_transform;
+  lora.exclude_modules = o.exclude_modules;
+  lora.modules_to_save = o.modules_to_save;
+  lora.trainable_token_indices = o.trainable_token_indices;
+  return lora;
+}
+
 namespace {
 
-constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, and batches of an update
+constexpr int64_t kMostRows = 1'000'000'000;  // of a batch, batches of an update, and epochs
 
 void check_options(const TrainOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
@@ -34,7 +55,8 @@ void check_options(const TrainOptions& o) {
                                    {"grad-accumulation-steps", o.grad_accumulation_steps}})
     if (rows < 1 || rows > kMostRows)
       refuse(cat("--", name, " is ", rows, ", wanted 1 to ", report::count(kMostRows)));
-  if (o.iters <= 0 && o.epochs < 1) refuse(cat("--epochs is ", o.epochs, ", wanted at least 1"));
+  if (o.iters <= 0 && (o.epochs < 1 || o.epochs > kMostRows))
+    refuse(cat("--epochs is ", o.epochs, ", wanted 1 to ", report::count(kMostRows)));
   auto in_range = [&](const char* name, double x, double low, double high) {
     if (!(x >= low && x <= high))
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
@@ -68,27 +90,6 @@ void check_options(const TrainOptions& o) {
   if (o.lr_cycles < 1) refuse(cat("--lr-cycles is ", o.lr_cycles, ", wanted at least 1"));
   if (o.lr_step_size < 1) refuse(cat("--lr-step-size is ", o.lr_step_size, ", wanted at least 1"));
   if (o.early_stop < 0) refuse(cat("--early-stop is ", o.early_stop, ", wanted at least 0"));
-}
-
-LoraOptions lora_options(const TrainOptions& o) {
-  LoraOptions lora;
-  lora.rank = o.rank;
-  lora.alpha = static_cast<float>(o.alpha);
-  lora.dropout = static_cast<float>(o.dropout);
-  lora.targets = o.targets;
-  lora.num_layers = o.num_layers;
-  lora.rslora = o.rslora;
-  lora.dora = o.dora;
-  lora.init = o.init;
-  lora.bias = o.bias;
-  lora.lora_plus_ratio = static_cast<float>(o.lora_plus_ratio);
-  lora.rank_pattern = o.rank_pattern;
-  lora.alpha_pattern = o.alpha_pattern;
-  lora.layers_to_transform = o.layers_to_transform;
-  lora.exclude_modules = o.exclude_modules;
-  lora.modules_to_save = o.modules_to_save;
-  lora.trainable_token_indices = o.trainable_token_indices;
-  return lora;
 }
 
 // The kind of adapter: all of it for identity(), or what is not its default.

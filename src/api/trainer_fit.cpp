@@ -119,8 +119,7 @@ void Trainer::Impl::choose_step() {
     if (!fit.fits)
       fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
            ": the smallest plan (recompute in every block, one row at a time) takes ",
-           report::bytes(fit.memory.total() + kept),
-           what_would_fit(fit, options.memory_bytes - kept));
+           report::bytes(fit.memory.total() + kept), what_would_fit(fit, options.memory_bytes));
     step = std::move(fit.step);
     f = fit.memory;
     forecast.recompute_blocks = fit.recompute_blocks;
@@ -281,48 +280,6 @@ std::string Trainer::Impl::describe_choice(const PackLimits& free) const {
     what += cat(what.empty() ? "" : ", ", "packs of ", report::count(now.tokens),
                 " tokens instead of ", report::count(free.tokens));
   return what;
-}
-
-// What else would make the smallest plan smaller, each by itself.
-std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_bytes) const {
-  const Model::Impl& m = model->impl();
-  const PackLimits& limits = smallest.candidate.limits;
-  const int64_t least = smallest.memory.total();
-  std::string text;
-  auto consider = [&](const std::string& what, const ModelWeights& weights,
-                      const Trainable& trained, const PackLimits& l) {
-    StepOptions s = step_options(l, -1);
-    const int64_t bytes = TrainStep(m.config, weights, trained, s).forecast(m.backend()).total();
-    if (bytes > least - least / 100) return;
-    text += cat(text.empty() ? "; with " : ", with ", what, " ", report::bytes(bytes),
-                bytes <= memory_bytes ? " (fits)" : "");
-  };
-  const int64_t tokens = limits.tokens / 2 / 16 * 16;
-  if (tokens >= 16)
-    consider(cat("--max-seq-length ", tokens), *m.weights, *trainable,
-             {tokens, std::max<int64_t>(1, std::min(limits.targets, tokens))});
-  if (adapter && others.empty()) {
-    auto with_adapter = [&](const std::string& what, int64_t rank,
-                            const std::vector<std::string>& targets) {
-      LoraOptions lora;
-      lora.rank = rank;
-      lora.targets = targets;
-      lora.num_layers = options.num_layers;
-      const Adapter made = Adapter::create(lora, adaptable_linears(m.config));
-      consider(what, *m.weights, train_adapter(made), limits);
-    };
-    if (options.rank > 1)
-      with_adapter(cat("--rank ", options.rank / 2), options.rank / 2, options.targets);
-    if (options.targets == std::vector<std::string>{"all-linear"})
-      with_adapter("--targets q_proj,v_proj", options.rank, {"q_proj", "v_proj"});
-    if (!dtype_is_quantized(m.weights->dtype(weight_specs(m.config).front()))) {
-      ModelWeights codes = ModelWeights::random(m.config, 0, DType::kBF16);
-      codes.quantize_to(DType::kQ4G64);
-      codes.compute_in(m.weights->compute());
-      consider("--quantize 4", codes, *trainable, limits);
-    }
-  }
-  return text.empty() ? "; a smaller model is needed" : "; " + text.substr(2);
 }
 
 // Of one token between two blocks.

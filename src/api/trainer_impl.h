@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands behind Trainer: trainer_data.cpp reads the rows, trainer_fit.cpp chooses the step
-// that fits, trainer_time.cpp forecasts how long it takes, trainer.cpp declares what is trained,
-// runs it and saves the result.
+// that fits (trainer_smaller.cpp says what else would), trainer_time.cpp forecasts how long it
+// takes, trainer.cpp declares what is trained, runs it and saves the result.
 #pragma once
 
 #include "api/internal.h"
@@ -37,6 +37,9 @@ constexpr int64_t kProgramStepBytes = 800;
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 
 class SpeedProbe;
+
+// The adapter that the options ask for.
+LoraOptions lora_options(const TrainOptions& options);
 
 struct Trainer::Impl {
   static constexpr size_t kSamples = 3;  // answered before and after, for the report
@@ -125,7 +128,11 @@ struct Trainer::Impl {
   SampledPacks sample_packs() const;
   void set_times(const RunTimes& times, double packing_seconds, const Saving& saving);
   std::string describe_choice(const PackLimits& free) const;
+  // trainer_smaller.cpp. What else would make the smallest plan smaller: each by itself, and
+  // together where none of them is enough.
   std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
+  struct Smaller;
+  int64_t smaller_bytes(const Smaller& run, const PackLimits& limits) const;
   // Throws: kOutOfMemory where the device has not what the run will take.
   void check_device() const;
   int64_t process_bytes() const;

@@ -55,9 +55,11 @@ Json step_event(const StepReport& r) {
 }
 
 Json eval_event(const EvalReport& r) {
-  Json event = {
-      {"event", "eval"},    {"step", r.step}, {"loss", r.loss}, {"perplexity", r.perplexity},
-      {"tokens", r.tokens}, {"rows", r.rows}, {"best", r.best}};
+  Json event = {{"event", "eval"}, {"step", r.step}, {"loss", r.loss}};
+  if (!r.preference.present) event["perplexity"] = r.perplexity;
+  event["tokens"] = r.tokens;
+  event["rows"] = r.rows;
+  event["best"] = r.best;
   for (const EvalSample& s : r.samples)
     event["samples"].push_back(Json{{"prompt", s.prompt}, {"answer", s.answer}});
   add_preference(event, r.preference);

@@ -119,8 +119,10 @@ class ConfigReader {
       : args_(args), own_(own), where_(std::move(where)) {}
 
   void number(const char* key, const char* flag, double& to) const {
-    if (const Json* m = member(key, flag))
-      to = checked_value(OptionKind::kFloat, *m, where_ + "." + key).get<double>();
+    const Json* m = member(key, flag);
+    if (!m) return;
+    to = checked_value(OptionKind::kFloat, *m, where_ + "." + key).get<double>();
+    check_sign(key, flag, to);
   }
   void integer(const char* key, const char* flag, int64_t& to) const {
     if (const Json* m = member(key, flag))
@@ -139,9 +141,16 @@ class ConfigReader {
       throw UsageError(cat(where_, ".", key, " got ", m->dump(), ", wanted two numbers"));
     if (weaker(first_flag)) first = (*m)[0].get<double>();
     if (weaker(second_flag)) second = (*m)[1].get<double>();
+    check_sign(key, first_flag, first);
+    check_sign(key, second_flag, second);
   }
 
  private:
+  // What is also a flag is not negative: that stands for the optimizer's default.
+  void check_sign(const char* key, const char* flag, double value) const {
+    if (value < 0 && *flag != '\0' && args_.source(flag) != Source::kCommandLine)
+      throw UsageError(cat(where_, ".", key, " got ", value, ", wanted at least 0"));
+  }
   bool weaker(const std::string& flag) const {
     return flag.empty() || args_.source(flag) != Source::kCommandLine;
   }

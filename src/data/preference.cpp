@@ -152,10 +152,13 @@ Example encode_preference(const RowEncoder& encoder, const DataOptions& options,
   Json *chosen = member(row, "chosen"), *rejected = member(row, "rejected");
   if (Json* label = member(row, "label"); label != nullptr && chosen == nullptr)
     return labelled(reader, row, *label, tools, keep_prompt, options);
-  if (chosen == nullptr || rejected == nullptr)
-    fail(ErrorCode::kCorruptFile,
+  if (chosen == nullptr && rejected == nullptr)
+    fail(ErrorCode::kInvalidArgument,
          "the row has no \"chosen\" and \"rejected\"; a preference wants both, and a \"",
-         options.prompt_key, '"');
+         options.prompt_key, "\"; leave --loss out to learn the rows as they are");
+  if (chosen == nullptr || rejected == nullptr)
+    fail(ErrorCode::kCorruptFile, "the row has no \"", chosen ? "rejected" : "chosen",
+         "\"; a preference wants both answers, and a \"", options.prompt_key, '"');
   Json* given = member(row, options.prompt_key);
   if (given == nullptr) given = member(row, options.messages_key);
   Json prompt = take_prompt(given, *chosen, *rejected, options);

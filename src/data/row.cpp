@@ -294,10 +294,12 @@ void RowEncoder::refuse_keys(const Json& row) const {
   }
   for (const std::string& key : wanted)
     if (row.contains(key) && row[key].is_null()) hint = cat("; \"", key, "\" is null");
-  if (row.contains("chosen") || row.contains("rejected"))
+  // Nothing is wrong with such a row; it is another kind of run that reads it.
+  const bool preference = row.contains("chosen") || row.contains("rejected");
+  if (preference)
     hint =
         "; a preference has \"chosen\" and \"rejected\", and wants --loss dpo, simpo, orpo or kto";
-  fail(ErrorCode::kCorruptFile,
+  fail(preference ? ErrorCode::kInvalidArgument : ErrorCode::kCorruptFile,
        row.empty() ? "the row is an empty object" : cat("the row has ", quoted_keys(row)),
        "; wanted are \"", options_.text_key, "\", or \"", options_.prompt_key, "\" and \"",
        options_.completion_key, "\", or \"", options_.messages_key, '"', hint);

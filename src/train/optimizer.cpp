@@ -104,6 +104,8 @@ void resolve_optimizer(TrainOptions& o) {
     if (value >= 0 && its < 0)
       refuse(cat("--", name, ": ", o.optimizer, " has none; leave it out"));
     if (value < 0) value = its;
+    if (value > high && high < 1)
+      refuse(cat("--", name, " is ", value, ", wanted at least 0 and less than 1"));
     if (value >= 0) in_range(name, value, 0.0, high);
   };
   if (o.optimizer == "adam" && o.weight_decay > 0)

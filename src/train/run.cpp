@@ -23,9 +23,7 @@ int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_ac
 }  // namespace
 
 int64_t count_updates(const TrainOptions& o, int64_t rows) {
-  if (o.iters > 0)
-    return std::max<int64_t>(1,
-                             (o.iters + o.grad_accumulation_steps - 1) / o.grad_accumulation_steps);
+  if (o.iters > 0) return (o.iters - 1) / o.grad_accumulation_steps + 1;
   int64_t per_epoch = (rows + rows_per_update(o) - 1) / rows_per_update(o);
   return o.epochs * per_epoch;
 }

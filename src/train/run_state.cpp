@@ -56,16 +56,34 @@ EvalReport eval_from_json(const Json& j) {
   EvalReport e;
   e.step = get_int(j, "step", "checkpoint", 0);
   e.loss = get_float(j, "loss", "checkpoint", 0.0);
-  e.perplexity = std::exp(e.loss);
   e.tokens = get_int(j, "tokens", "checkpoint", 0);
   e.rows = get_int(j, "rows", "checkpoint", 0);
   e.best = get_bool(j, "best", "checkpoint", false);
   e.preference = preference_from_json(j);
+  if (!e.preference.present) e.perplexity = std::exp(e.loss);
   if (const Json* samples = find_member(j, "samples"); samples && samples->is_array())
     for (const Json& s : *samples)
       e.samples.push_back({get_string(s, "prompt", "checkpoint", std::string()),
                            get_string(s, "answer", "checkpoint", std::string())});
   return e;
+}
+
+// The best result of an earlier run, which nobody should take for one of this run. What somebody
+// else put into the folder stays, and then the folder does.
+void remove_result(const std::filesystem::path& folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(folder / "adapter_config.json", none) &&
+      !std::filesystem::exists(folder / "config.json", none))
+    return;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const std::string kind = entry.path().extension().string();
+    if (kind == ".safetensors" || kind == ".json" || kind == ".jinja" || kind == ".model" ||
+        entry.path().filename() == "merges.txt")
+      files.push_back(entry.path());
+  }
+  for (const std::filesystem::path& file : files) std::filesystem::remove(file, none);
+  std::filesystem::remove(folder, none);
 }
 
 }  // namespace
@@ -181,6 +199,7 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   // They are on the disk, and a result takes copies of its own.
   c.states = std::vector<CheckpointState>();
   setup_.save_result(o.adapter_path, c.params);
+  if (!keeps_best()) remove_result(o.adapter_path + "/best");
   if (o.save_numbered) {
     char name[32];
     std::snprintf(name, sizeof name, "step-%07lld", static_cast<long long>(step));

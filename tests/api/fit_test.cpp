@@ -114,14 +114,46 @@ TEST_F(FitTest, WhatCannotFitSaysWhatWould) {
   Model model = Model::load(engine_, {.dtype = "f32"});
   TrainOptions o = options();
   o.memory_bytes = 1 << 20;
-  std::string message;
-  try {
-    Trainer trainer(model, o);
-  } catch (const Error& e) {
-    message = e.what();
-  }
-  for (const char* part : {"the smallest plan", "--max-seq-length ", "--quantize 4 "})
+  const std::string message = message_of([&] { Trainer trainer(model, o); });
+  for (const char* part : {"the smallest plan", "--max-seq-length ", "--quantize 4 ",
+                           "--quantize 4 --targets q_proj,v_proj ", "or a smaller model"})
     EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+// Each size that is offered is what the run would really take, kind of adapter and all: one byte
+// less is refused.
+TEST_F(FitTest, WhatIsOfferedIsWhatItTakes) {
+  TrainOptions o = options();
+  o.dora = true;
+  o.modules_to_save = {"model.norm"};
+  auto least = [&](const ModelOptions& m, TrainOptions smaller) {
+    Model model = Model::load(engine_, m);
+    int64_t low = 1 << 20, high = int64_t{1} << 30;  // too little, enough
+    while (high - low > 1000) {
+      smaller.memory_bytes = (low + high) / 2;
+      const bool fits = message_of([&] { Trainer trainer(model, smaller); }).empty();
+      (fits ? high : low) = smaller.memory_bytes;
+    }
+    return high;
+  };
+  const ModelOptions plain = {.dtype = "f32"}, codes = {.dtype = "f32", .quantize = 4};
+  const int64_t quantized = least(codes, o);
+  TrainOptions few = o;
+  few.targets = {"q_proj", "v_proj"};
+  const int64_t both = least(codes, few);
+  ASSERT_LT(both, quantized);
+
+  Model model = Model::load(engine_, plain);
+  auto message = [&](int64_t bytes) {
+    o.memory_bytes = bytes;
+    return message_of([&] { Trainer trainer(model, o); });
+  };
+  // By itself where that is enough, together with another where it is not.
+  const std::string alone = message(quantized + 1000), short_of = message(quantized - 2000);
+  EXPECT_NE(alone.find("(fits)"), std::string::npos) << alone;
+  EXPECT_EQ(alone.find("--quantize 4 --"), std::string::npos) << alone;
+  EXPECT_NE(short_of.find("--quantize 4 --"), std::string::npos) << short_of;
+  EXPECT_NE(short_of.find("(fits)"), std::string::npos) << short_of;
 }
 
 }  // namespace

@@ -13,10 +13,7 @@ class Misuse : public RunTest {
  protected:
   void SetUp() override {
     RunTest::SetUp();
-    const std::string row =
-        R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
-        "\n";
-    write_data("data", row + row + row, row);
+    write_data("data", kChatRow + kChatRow + kChatRow, kChatRow);
   }
 };
 
@@ -104,6 +101,7 @@ TEST_F(Misuse, NumbersThatAreNone) {
   };
   refuses_run([&](TrainOptions& o) { o.batch_size = 0; });
   refuses_run([&](TrainOptions& o) { o.epochs = 0; });
+  refuses_run([&](TrainOptions& o) { o.epochs = std::numeric_limits<int64_t>::max(); });
   refuses_run([&](TrainOptions& o) { o.rank = 0; });
   refuses_run([&](TrainOptions& o) { o.learning_rate = nan; });
   refuses_run([&](TrainOptions& o) { o.alpha = nan; });

@@ -88,14 +88,20 @@ TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   }
 
   int updates = 0;
-  const TrainResult half = run(options("half"), {.should_stop = [&] { return ++updates == 4; }});
-  EXPECT_TRUE(half.interrupted);
   TrainOptions again = options("half");
+  again.metrics = (root_ / "half.jsonl").string();
+  const TrainResult half = run(again, {.should_stop = [&] { return ++updates == 4; }});
+  EXPECT_TRUE(half.interrupted);
   again.resume = true;
   const TrainResult rest = run(again);
   EXPECT_EQ(rest.steps, 7);
   EXPECT_EQ(adapter("whole"), adapter("half"));
   EXPECT_EQ(rest.evals.front().preference.margin, first.margin);
+  // A loss that is not one of tokens has no perplexity.
+  const bool of_tokens = GetParam() == "distill";
+  for (const EvalReport& e : rest.evals) EXPECT_EQ(e.perplexity > 0, of_tokens);
+  for (const char* file : {"half.jsonl", "half/report.html"})
+    EXPECT_EQ(bytes(file).find("perplexity") != std::string::npos, of_tokens) << file;
 
   again.beta = 0.77;
   again.distill_alpha = 0.77;

@@ -23,6 +23,11 @@ inline EngineOptions test_device() {
   return {.device = name ? name : "cpu", .threads = 2};
 }
 
+// The shortest conversation, where it does not matter what is learnt.
+inline const std::string kChatRow =
+    R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
+    "\n";
+
 class RunTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -12,10 +12,7 @@ class Stop : public RunTest {
  protected:
   void SetUp() override {
     RunTest::SetUp();
-    const std::string row =
-        R"({"messages":[{"role":"user","content":"Say red"},{"role":"assistant","content":"red"}]})"
-        "\n";
-    write_data("data", row, row + row);
+    write_data("data", kChatRow, kChatRow + kChatRow);
   }
 };
 

@@ -180,6 +180,24 @@ TEST_F(Wrong, Data) {
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
+// Nothing is wrong with rows of another loss, and `wick data --fix` would keep them.
+TEST_F(Wrong, RowsOfAnotherLossAreNoDefect) {
+  const std::string pairs =
+                        folder_.write("pairs.jsonl", R"({"prompt":"a","chosen":"b","rejected":"c"})"
+                                                     "\n"),
+                    texts = folder_.write("texts.jsonl", "{\"text\":\"a b\"}\n"),
+                    broken = folder_.write("broken.jsonl", "{\"text\":\"a b\"\n");
+  CliResult r = wick(train(pairs, out_));
+  expect_failed(r, {"pairs.jsonl:1", "wants --loss dpo"});
+  EXPECT_EQ(r.err.find("--fix"), std::string::npos) << r.err;
+  std::vector<std::string> words = train(texts, out_);
+  words.insert(words.end(), {"--loss", "dpo"});
+  r = wick(words);
+  expect_failed(r, {"texts.jsonl:1", "\"chosen\" and \"rejected\"", "leave --loss out"});
+  EXPECT_EQ(r.err.find("--fix"), std::string::npos) << r.err;
+  expect_failed(wick(train(broken, out_)), {"broken.jsonl:1", "--fix leaves them out"});
+}
+
 TEST_F(Wrong, PathsThatAreNotUtf8AreOnlyOdd) {
   std::string data = folder_.write("rows\xff.jsonl", "{\"text\": \"a b\"}\n");
   const std::string out = out_ + "\xfe";

@@ -78,7 +78,9 @@ TEST_F(PreferenceRows, Labels) {
 }
 
 TEST_F(PreferenceRows, WhatCannotBeUsed) {
-  refused(R"({"prompt": "hi", "completion": "hello"})", {"rows.jsonl:1", "chosen"});
+  refused(R"({"prompt": "hi", "completion": "hello"})",
+          {"rows.jsonl:1", "chosen", "leave --loss out"});
+  refused(R"({"prompt": "hi", "chosen": "hello"})", {"no \"rejected\""});
   refused(R"({"prompt": "hi", "completion": "hello", "label": true})", {"--loss kto"});
   refused(R"({"chosen": "hello", "rejected": "no"})", {"prompt"});
   options.pairs = PairRows::kLabels;
