@@ -87,16 +87,36 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
   writer.commit();
 }
 
+namespace {
+
+[[noreturn]] void fail_damaged(const std::filesystem::path& path, const char* how) {
+  fail(ErrorCode::kCorruptFile, path.string(), ": ", how,
+       ": the file was damaged after it was written; start again without --resume, or with a copy "
+       "of it");
+}
+
+// It was written here, so that what safetensors' own messages advise does not apply.
+SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
+  try {
+    return SafetensorsFile(path);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCorruptFile) throw;
+    fail_damaged(path, "not a whole checkpoint");
+  }
+}
+
+}  // namespace
+
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
-  return parse_json(metadata(SafetensorsFile(path), "run"), path.string());
+  return parse_json(metadata(open_checkpoint(path), "run"), path.string());
 }
 
 std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
-  SafetensorsFile file(path);
+  const SafetensorsFile file = open_checkpoint(path);
   const std::string &step = metadata(file, "step"), &run = metadata(file, "run"),
                     &progress = metadata(file, "progress");
   Checkpoint c;
@@ -110,9 +130,7 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   // The first files had none.
   if (auto crc = file.metadata().find("crc32c"); crc != file.metadata().end())
     if (crc->second != hex(checksum(step, run, progress, tensors)))
-      fail(ErrorCode::kCorruptFile, path.string(),
-           ": its checksum is wrong: the file was damaged after it was written; start again "
-           "without --resume, or with a copy of it");
+      fail_damaged(path, "its checksum is wrong");
   c.run = parse_json(run, path.string());
   c.progress = parse_json(progress, path.string());
   try {
