@@ -14,13 +14,6 @@
 #include "backend/kernels.h"
 
 // Before a loop of constant length over an array of vectors that is to live in registers.
-#undef WICK_UNROLL
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 32")
-#endif
-
 namespace wick::cpu::amx_attention {
 
 constexpr int64_t kTile = 16;        // rows of a tile

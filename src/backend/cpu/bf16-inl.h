@@ -4,6 +4,8 @@
 // Lambdas do not get it from clang: they only call functions that do.
 #pragma once
 
+#include "backend/cpu/unroll.h"
+
 #if defined(__x86_64__) && defined(__linux__)
 #define WICK_CPU_BF16 1
 #include <immintrin.h>

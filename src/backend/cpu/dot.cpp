@@ -11,12 +11,6 @@ WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
 
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 inline __m512bh pair_in_all_lanes(const char* at) {
   int pair;
   std::memcpy(&pair, at, sizeof pair);

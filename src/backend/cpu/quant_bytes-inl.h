@@ -12,12 +12,6 @@
 #if WICK_CPU_BF16
 #include "backend/cpu/product-inl.h"
 
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 namespace wick::cpu {
 namespace {
 

@@ -17,12 +17,6 @@
 // After everything that must not be compiled for its instruction set.
 #include "backend/cpu/product-inl.h"
 
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {

@@ -8,13 +8,8 @@
 #include <cstring>
 
 #include "backend/cpu/quant_fixed.h"
+#include "backend/cpu/unroll.h"
 #include "base/half.h"
-
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 16")
-#endif
 
 WICK_AVX2_BEGIN
 namespace wick::cpu {

@@ -16,18 +16,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "backend/cpu/unroll.h"
 #include "backend/kernels.h"
 #include "base/half.h"
 #include "base/threads.h"
-
-// Before a loop of constant length over an array of vectors: unrolled early enough for the array to
-// live in registers.
-#undef WICK_UNROLL
-#if defined(__clang__)
-#define WICK_UNROLL _Pragma("unroll")
-#else
-#define WICK_UNROLL _Pragma("GCC unroll 32")
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace wick::cpu::HWY_NAMESPACE {

@@ -81,6 +81,15 @@ TEST(QuantTiles, BlocksAreTiles) {
   }
 }
 
+Operand matrix(void* data, DType dtype, int64_t rows, int64_t cols) {
+  Operand o;
+  o.data = data;
+  o.dtype = dtype;
+  o.rows = rows;
+  o.cols = o.ld = cols;
+  return o;
+}
+
 // Products of bytes: a row's numbers are its own, whatever the threads and the rows around it, what
 // is not finite stays in its row, and tiles and dot products have the same bits.
 TEST(QuantTiles, NarrowRowsAreIndependent) {
@@ -95,14 +104,8 @@ TEST(QuantTiles, NarrowRowsAreIndependent) {
   auto multiply = [&](const Unit& unit, int64_t row, int64_t rows, int threads) {
     ThreadPool pool(threads);
     std::vector<float> y(static_cast<size_t>(rows * n));
-    Operand in, out;
-    in.data = x.data() + row * k;
-    in.dtype = DType::kBF16;
-    out.data = y.data();
-    out.dtype = DType::kF32;
-    in.rows = out.rows = rows;
-    in.cols = in.ld = k;
-    out.cols = out.ld = n;
+    const Operand in = matrix(x.data() + row * k, DType::kBF16, rows, k);
+    const Operand out = matrix(y.data(), DType::kF32, rows, n);
     HostBuffer scratch(quant_bytes_scratch(w, rows));
     multiply_quant_bytes(pool, unit, in, w, {out}, scratch.data());
     return y;
@@ -139,14 +142,8 @@ TEST(Tiles, FewRowsAreThoseOfMany) {
     pack_tiles(pool, DType::kBF16, weights.data(), n, k, tiles.data());
     auto multiply = [&](int64_t rows, bool few) {
       std::vector<float> y(static_cast<size_t>(rows * n));
-      Operand in, out;
-      in.data = x.data();
-      in.dtype = DType::kBF16;
-      out.data = y.data();
-      out.dtype = DType::kF32;
-      in.rows = out.rows = rows;
-      in.cols = in.ld = k;
-      out.cols = out.ld = n;
+      const Operand in = matrix(x.data(), DType::kBF16, rows, k);
+      const Operand out = matrix(y.data(), DType::kF32, rows, n);
       const char* w = reinterpret_cast<const char*>(tiles.data());
       if (few) {
         HostBuffer scratch(few_rows_scratch(rows, k));
