@@ -19,10 +19,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of a share that was counted over `rows`.
 // One row says nothing of how rows scatter.
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+// Of a share that was counted over `rows`.
 double share_error(double share, int64_t rows) {
   return rows > 1 ? std::sqrt(share * (1 - share) / static_cast<double>(rows - 1)) : kUnknown;
 }

@@ -125,24 +125,17 @@ std::function<int()> declare_train(Args& args) {
       "Ctrl-C saves and says how to go on.";
   args.json =
       "One object per event. forecast: peak_bytes, tried, step_ms (between step_ms_low and "
-      "step_ms_high while it was tried), eval_ms (of it answer_ms), save_ms, cold_ms, prepare_ms, "
-      "weights, "
-      "params, gradients, "
-      "moments, feeds, arena (of it activations, head, workspace), process_bytes, "
-      "tokens_per_step, targets_per_step, recompute, recompute_blocks, blocks, choice, free_bytes, "
-      "time_factor, gflop, updates, "
-      "assumed_rows, total_seconds, total_seconds_low, total_seconds_high, disk_bytes, "
-      "disk_peak_bytes. step: step, "
-      "steps, epoch, loss, update_loss, "
-      "learning_rate, grad_norm, "
-      "tokens, trained_tokens, tokens_per_second, utilisation, peak_bytes, forecast_bytes, "
-      "seconds, seconds_left. eval: step, loss, perplexity (not of preferences), tokens, rows, "
-      "best, "
-      "samples (with prompts). saved: step, path. done: steps, interrupted, stopped_early, "
-      "kept_step, best_step, "
-      "best_valid_loss, first_loss, final_loss, first_valid_loss, valid_loss, "
-      "tokens, seconds, peak_bytes, adapter_path, report_path. test (with --test): loss, "
-      "perplexity, rows, tokens.";
+      "step_ms_high while it was tried), eval_ms (of it answer_ms), save_ms, cold_ms, "
+      "prepare_ms, weights, params, gradients, moments, feeds, arena (of it activations, head, "
+      "workspace), process_bytes, tokens_per_step, targets_per_step, recompute, "
+      "recompute_blocks, blocks, choice, free_bytes, time_factor, gflop, updates, assumed_rows, "
+      "total_seconds, total_seconds_low, total_seconds_high, disk_bytes, disk_peak_bytes. step: "
+      "step, steps, epoch, loss, update_loss, learning_rate, grad_norm, tokens, trained_tokens, "
+      "tokens_per_second, utilisation, peak_bytes, forecast_bytes, seconds, seconds_left. eval: "
+      "step, loss, perplexity (not of preferences), tokens, rows, best, samples (with prompts). "
+      "saved: step, path. done: steps, interrupted, stopped_early, kept_step, best_step, "
+      "best_valid_loss, first_loss, final_loss, first_valid_loss, valid_loss, tokens, seconds, "
+      "peak_bytes, adapter_path, report_path. test (with --test): loss, perplexity, rows, tokens.";
   args.examples = {
       {"wick train --data data --adapter-path out",
        "the small model inside wick, default settings"},
