@@ -74,6 +74,7 @@ struct Generator::Impl {
       generator.reset();
       adapter = m.adapter;
       trained = m.trained;
+      m.weights->shorten(true);
       generator = std::make_unique<TextGenerator>(m.backend(), m.config, *m.weights, m.words(),
                                                   m.source(), m.params);
       revision = m.revision;

@@ -275,6 +275,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
 
 void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
   model = &on;
+  on.impl().weights->shorten(false);
   options = wanted;
   check_options(options);
   resolve_optimizer(options);

@@ -50,7 +50,7 @@ Operand operand_of(const Plan& plan, std::span<const WeightForm> forms, ValueId 
       .rows = v.shape.rows(),
       .cols = v.shape.cols(),
       .ld = std::max<int64_t>(v.ld != 0 ? v.ld : v.shape.cols(), 1),
-      .dtype = form == WeightForm::kTiles && !dtype_is_quantized(v.dtype) ? DType::kBF16 : v.dtype,
+      .dtype = form != WeightForm::kRows && !dtype_is_quantized(v.dtype) ? DType::kBF16 : v.dtype,
       .form = form};
 }
 

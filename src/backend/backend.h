@@ -21,6 +21,13 @@ class ThreadPool;
 // A device's size of one element; 0 for a quantised type that rests as its rows of codes.
 using ElementBytes = size_t (*)(DType);
 
+// How a frozen matrix rests on a device.
+enum class WeightForm : uint8_t {
+  kRows,   // row-major, in its own dtype
+  kTiles,  // bf16 or codes, as the device's matrix unit wants them (cpu/tiles.h, cuda/codes.cuh)
+  kShortTiles,  // the same bf16 in fewer bytes (cpu/short_tiles.h)
+};
+
 // Elements on one device.
 class Buffer {
  public:
@@ -28,14 +35,10 @@ class Buffer {
   virtual size_t bytes() const = 0;
   // The first byte, in the device's own address space.
   virtual std::byte* address() const = 0;
+  // Whether prepare() took fewer bytes than the form it was asked for has.
+  virtual bool is_short() const { return false; }
 };
 using BufferPtr = std::shared_ptr<Buffer>;
-
-// How a frozen matrix rests on a device.
-enum class WeightForm : uint8_t {
-  kRows,   // row-major, in its own dtype
-  kTiles,  // bf16 or codes, as the device's matrix unit wants them (cpu/tiles.h, cuda/codes.cuh)
-};
 
 // What a back end decided about a plan: by step the kernel and its scratch, by weight its form.
 struct Selection {
@@ -111,7 +114,8 @@ class Backend {
   virtual std::vector<WeightForm> weight_forms(const Plan& plan) const;
   virtual int64_t weight_bytes(const Value& weight, WeightForm form) const;
   // The device's copy of a weight. `rows` holds its elements row-major, in its dtype: row_bytes()
-  // for each row.
+  // for each row. kShortTiles may be asked for where weight_forms() says kTiles, and programs take
+  // either; who cannot make a matrix shorter makes kTiles.
   virtual BufferPtr prepare(const Value& weight, WeightForm form, const void* rows);
   // What --dtype auto means here.
   virtual DType preferred_compute() const { return DType::kF32; }

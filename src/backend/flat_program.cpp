@@ -94,6 +94,8 @@ Operand FlatProgram::operand(ValueId id) const {
   if (id == kNone) return {};
   Operand o = operand_of(plan_, forms_, id);
   o.data = address(id);
+  const BufferPtr& bound = bindings_[static_cast<size_t>(plan_.root(id))];
+  if (o.form == WeightForm::kTiles && bound->is_short()) o.form = WeightForm::kShortTiles;
   return o;
 }
 

@@ -29,7 +29,7 @@ const HostBuffer& host_buffer(const Buffer& buffer) {
 
 }  // namespace
 
-HostBuffer::HostBuffer(size_t bytes) : bytes_(bytes) {
+HostBuffer::HostBuffer(size_t bytes, bool is_short) : bytes_(bytes), is_short_(is_short) {
   if (bytes < kHugePage) {
     size_t size = std::max(round_up(bytes, kAlignment), kAlignment);
     data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));

@@ -16,18 +16,20 @@ namespace wick {
 class HostBuffer final : public Buffer {
  public:
   // Throws: kOutOfMemory.
-  explicit HostBuffer(size_t bytes);
+  explicit HostBuffer(size_t bytes, bool is_short = false);
   ~HostBuffer() override;
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
 
   size_t bytes() const override { return bytes_; }
   std::byte* address() const override { return data_; }
+  bool is_short() const override { return is_short_; }
   std::byte* data() const { return data_; }
 
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  bool is_short_ = false;
   void* mapped_ = nullptr;  // what munmap gets; null for small blocks
   size_t mapped_bytes_ = 0;
 };

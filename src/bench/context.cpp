@@ -34,15 +34,25 @@ int32_t bench_id(uint64_t seed, int64_t batch, int64_t index, int64_t vocab) {
                               static_cast<uint64_t>(vocab));
 }
 
-double weight_traffic(const Plan& plan, const Backend& backend) {
+ModelWeights& BenchContext::resting(bool shortened) const {
+  ModelWeights& weights = *model.weights;
+  if (weights.shortens() != shortened) weights.release();
+  weights.shorten(shortened);
+  return weights;
+}
+
+double weight_traffic(const Plan& plan, const Backend& backend, const ModelWeights& weights) {
   double bytes = 0;
   const std::vector<WeightForm> forms = backend.weight_forms(plan);
   for (const Step& step : plan.steps) {
     if (step.op != Op::kLinear && step.op != Op::kHead) continue;
     for (ValueId id : step.inputs) {
       if (id == kNone || plan.value(plan.root(id)).kind != Kind::kWeight) continue;
+      const int64_t loaded = weights.loaded_bytes(plan.value(id).name);
       bytes += static_cast<double>(
-          backend.weight_bytes(plan.value(id), forms[static_cast<size_t>(plan.root(id))]));
+          loaded > 0
+              ? loaded
+              : backend.weight_bytes(plan.value(id), forms[static_cast<size_t>(plan.root(id))]));
     }
   }
   return bytes;

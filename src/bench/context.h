@@ -18,20 +18,25 @@ struct BenchContext {
 
   Backend& backend() const { return model.backend(); }
   const ModelConfig& config() const { return model.config; }
-  ModelWeights& weights() const { return *model.weights; }
+  // As training takes them, and as generation does (ModelWeights::shorten()).
+  ModelWeights& weights() const { return resting(false); }
+  ModelWeights& generating_weights() const { return resting(true); }
   // Whether the model has positions for that many tokens. Throws: kInvalidArgument, naming `flag`.
   void check_length(const char* flag, int64_t tokens) const;
 
   // Fills what follows from the time: percent of peak and utilisation from `result.gflop` and the
   // bytes that must be read, tokens per second from `tokens`, peak memory; then hands it on.
   void emit(BenchResult result, double tokens = 0, double read_bytes = 0) const;
+
+ private:
+  ModelWeights& resting(bool shortened) const;
 };
 
 // The random ids of bench.h.
 int32_t bench_id(uint64_t seed, int64_t batch, int64_t index, int64_t vocab);
 
 // Bytes of frozen weights that one run of a plan reads, each as often as a product reads it.
-double weight_traffic(const Plan& plan, const Backend& backend);
+double weight_traffic(const Plan& plan, const Backend& backend, const ModelWeights& weights);
 
 std::string joined(const std::vector<std::string>& parts);
 

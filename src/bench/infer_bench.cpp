@@ -53,7 +53,7 @@ void decode_row(const BenchContext& c, const char* bench, const char* what, int6
   BenchResult r = row(bench, what, batch, o.prompt);
   const int64_t steps = run.engine().can_walk() ? std::min(kStepsAtOnce, room) : 1;
   const Plan& plan = run.engine().plan(batch);
-  const double bytes = weight_traffic(plan, c.backend());
+  const double bytes = weight_traffic(plan, c.backend(), c.generating_weights());
   std::optional<ReadProbe> probe;
   if (!c.backend().runs_ahead()) probe.emplace(c, plan);
   if (probe && !probe->is_useful()) probe.reset();

@@ -7,8 +7,8 @@ namespace wick {
 
 DecodeCase::DecodeCase(const BenchContext& c, int64_t batch, int64_t length)
     : context_(c), batch_(batch), capacity_(length), history_(static_cast<size_t>(batch)) {
-  engine_ = std::make_unique<DecoderEngine>(c.backend(), c.config(), c.weights(), ParamSource{},
-                                            nullptr, batch, length);
+  engine_ = std::make_unique<DecoderEngine>(c.backend(), c.config(), c.generating_weights(),
+                                            ParamSource{}, nullptr, batch, length);
 }
 
 std::vector<SlotToken> DecodeCase::prompt(int64_t slot, int64_t tokens) {

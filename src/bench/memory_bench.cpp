@@ -36,7 +36,7 @@ void bench_memory(const BenchContext& c) {
     DecodeCase run(c, o.batch_size, o.seq);
     const MemoryForecast forward = forecast_memory(run.engine().plan(o.seq), c.backend());
     const int64_t loaded = current_memory_bytes();
-    emit_bytes(c, "weights", 0, 0, forward.weights, loaded - start,
+    emit_bytes(c, "weights", 0, 0, c.generating_weights().loaded_bytes(), loaded - start,
                "resident_bytes is what the process grew by");
     run.prefill(o.seq);
     emit_bytes(c, "forward, on top of the weights", o.batch_size, o.seq,
@@ -44,6 +44,7 @@ void bench_memory(const BenchContext& c) {
                "activations, inputs and the KV cache");
   }
   {
+    c.weights().release();
     const int64_t before = current_memory_bytes();
     TrainCase train(c.backend(), c.config(), c.weights(),
                     {o.batch_size, o.seq, o.rank, o.targets, o.seed});
@@ -51,12 +52,13 @@ void bench_memory(const BenchContext& c) {
     train.run_alone();
     const StepForecast f = train.step().forecast(c.backend());
     emit_bytes(c, "training step, on top of the weights", o.batch_size, o.seq,
-               f.total() - f.weights, current_memory_bytes() - before,
+               f.total() - f.weights, current_memory_bytes() - before - f.weights,
                "activations, adapter, gradients, moments, inputs");
   }
   const int64_t tokens = std::min(kCacheTokens, c.config().max_positions);
   const int64_t before = current_memory_bytes();
-  DecoderEngine engine(c.backend(), c.config(), c.weights(), ParamSource{}, nullptr, 1, tokens);
+  DecoderEngine engine(c.backend(), c.config(), c.generating_weights(), ParamSource{}, nullptr, 1,
+                       tokens);
   emit_bytes(c, "KV cache", 1, tokens, engine.cache_bytes(), current_memory_bytes() - before,
              "resident once it is filled");
 }

@@ -34,7 +34,7 @@ std::vector<double> time_calls(const BenchContext& c, const Declare& declare, in
   op.result(record());
   op.compile();
   r.gflop = plan_flops(op.plan()) * 1e-9 / calls;
-  bytes = weight_traffic(op.plan(), c.backend()) / calls;
+  bytes = weight_traffic(op.plan(), c.backend(), *c.model.weights) / calls;
   r.more["kernels"] = op.plan().steps.size() / static_cast<size_t>(calls);
   Effort effort = c.options.effort;
   effort.seconds = std::min(effort.seconds, 0.5);

@@ -34,7 +34,7 @@ ReadProbe::ReadProbe(const BenchContext& c, const Plan& plan) : pool_(c.machine.
       if (v.kind != Kind::kWeight || v.shape.rank() < 2 || spec == specs.end() || taken[at])
         continue;
       taken[at] = true;
-      buffers_.push_back(c.weights().buffer(spec->second, v, forms[at], c.backend()));
+      buffers_.push_back(c.generating_weights().buffer(spec->second, v, forms[at], c.backend()));
       bytes_ += buffers_.back()->bytes();
     }
   }

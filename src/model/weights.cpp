@@ -203,8 +203,21 @@ BufferPtr ModelWeights::buffer(const WeightSpec& spec, const Value& value, Weigh
   BufferPtr& slot = buffers_[form == WeightForm::kRows ? spec.name + ".rows" : spec.name];
   if (slot) return slot;
   check_wanted();
+  if (short_ && form == WeightForm::kTiles && !dtype_is_quantized(value.dtype))
+    form = WeightForm::kShortTiles;
   slot = backend.prepare(value, form, read(spec).data());
   return slot;
+}
+
+int64_t ModelWeights::loaded_bytes(const std::string& name) const {
+  const auto found = buffers_.find(name);
+  return found != buffers_.end() ? static_cast<int64_t>(found->second->bytes()) : 0;
+}
+
+int64_t ModelWeights::loaded_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, buffer] : buffers_) bytes += static_cast<int64_t>(buffer->bytes());
+  return bytes;
 }
 
 BufferPtr ModelWeights::squares(const WeightSpec& spec, Backend& backend) {

@@ -39,6 +39,12 @@ class ModelWeights {
   // Decided before the first dtype() and buffer().
   void quantize_to(DType dtype) { quantize_ = dtype; }
 
+  // For whoever only generates: matrices of bf16 rest in fewer bytes where the device can do that
+  // without changing them (WeightForm::kShortTiles), which decoding reads faster and training does
+  // not. Of buffers that are not made yet.
+  void shorten(bool wanted) { short_ = wanted; }
+  bool shortens() const { return short_; }
+
   // The element type a weight rests in: its tensors' own, or f32 where they differ. A matrix that
   // mlx quantised rests in our codes where they can hold it to the bit, else in bf16.
   DType dtype(const WeightSpec& spec) const;
@@ -53,6 +59,9 @@ class ModelWeights {
   // back end and form for each call. Throws: kCancelled.
   BufferPtr buffer(const WeightSpec& spec, const Value& value, WeightForm form, Backend& backend);
   bool loaded() const { return !buffers_.empty(); }
+  // Of the buffers there are: of one weight, 0 if it has none; of all.
+  int64_t loaded_bytes(const std::string& name) const;
+  int64_t loaded_bytes() const;
   // Asked before each weight is prepared: whether whoever waits wants no more of it. What is ready
   // by then stays.
   void stop_when(std::function<bool()> asked) { stop_ = std::move(asked); }
@@ -79,6 +88,7 @@ class ModelWeights {
   std::string where_;
   DType compute_ = DType::kF32;
   std::optional<DType> quantize_;
+  bool short_ = false;
   uint64_t seed_ = 0;
   DType random_dtype_ = DType::kF32;
   double range_ = 0.02;

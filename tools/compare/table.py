@@ -45,6 +45,8 @@ How it is measured on a CPU (how on a GPU is said there):
 - Peers run at their best: llama.cpp is built for the machine; where a hypervisor hides the CPUID
   leaf that describes AMX, a preload library shows it to them. A peer that crashes is started again
   on its next lower instruction set, and the table says so.
+- Weights in bf16 are the same numbers for all; GB/s of weights counts two bytes for each. Where it
+  generates on AVX-512 BF16, wick keeps and reads them in 12.5 bits, without loss (decision 040).
 - Peak memory is the process's largest resident size as the kernel counts it, file pages included.
 - The ratio is the peer's time over wick's: above 1, wick is faster. `mlx-lm` is shown but never the
   strongest peer, since its CPU back end is not what it is made for.

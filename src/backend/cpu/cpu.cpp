@@ -12,6 +12,7 @@
 #include "backend/cpu/quant_fixed.h"
 #include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/short_tiles.h"
 #include "backend/cpu/speed.h"
 #include "backend/cpu/tile_gates.h"
 #include "backend/cpu/tiles.h"
@@ -137,6 +138,10 @@ class CpuBackend final : public Backend {
   BufferPtr prepare(const Value& weight, WeightForm form, const void* rows) override {
     if (form == WeightForm::kRows && !dtype_is_quantized(weight.dtype))
       return Backend::prepare(weight, form, rows);
+    if (form == WeightForm::kShortTiles) {
+      if (BufferPtr made = prepare_short(weight, rows)) return made;
+      form = WeightForm::kTiles;
+    }
     auto made = std::make_shared<HostBuffer>(static_cast<size_t>(weight_bytes(weight, form)));
     if (form == WeightForm::kRows) {
       std::memcpy(made->data(), rows, made->bytes());
@@ -159,6 +164,14 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Null: not here, or not this matrix.
+  BufferPtr prepare_short(const Value& weight, const void* rows) {
+    const int64_t n = weight.shape[0], k = weight.shape[1];
+    if (dtype_is_quantized(weight.dtype) || !cpu::may_be_short(n, k)) return nullptr;
+    auto made = std::make_shared<HostBuffer>(cpu::short_tiles_bytes(n, k), true);
+    return cpu::pack_short_tiles(pool_, weight.dtype, rows, n, k, made->data()) ? made : nullptr;
+  }
+
   // On threads of its own: info() may be called while the pool is at work.
   // The best of several short rounds, since a round in which another process had a CPU, or this one
   // was stopped, says nothing.

@@ -9,6 +9,7 @@
 
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/quant_product.h"
+#include "backend/cpu/short_tiles.h"
 #include "backend/cpu/stretches.h"
 #include "base/half.h"
 #include "base/threads.h"
@@ -38,6 +39,15 @@ struct Share {
   int64_t p0, p1, b0, b1;
   float* sums;  // two blocks, or [panels][blocks] where they are kept
 };
+
+// Where step s of a panel lies. A panel's steps follow each other; to be turned they lie a row of
+// blocks apart.
+const char* block_at(const Product& p, int64_t panel, int64_t s) {
+  if (p.rows != nullptr) return nullptr;
+  if (p.codes != nullptr) return p.turned ? p.codes->block(s, panel) : p.codes->block(panel, s);
+  return p.w + (p.turned ? s * p.panels + panel : panel * p.x.steps + s) *
+                   (p.is_short ? kShortBlockBytes : kBlockBytes);
+}
 
 bool keeps_sums(const Product& p) { return p.sums != nullptr || p.x.outer < p.x.steps; }
 
@@ -86,12 +96,14 @@ struct Meanwhile {
     alignas(64) char plain[kBlockBytes];
     if (p.rows != nullptr)
       make_from_rows();
-    else if (p.codes == nullptr)
-      turn_block(p.w + (at * p.panels + panel) * kBlockBytes, made);
-    else
+    else if (p.codes != nullptr)
       unpack_quant_block(*p.codes, p.turned ? at : panel, p.turned ? panel : at,
                          p.turned ? plain : made);
-    if (p.codes != nullptr && p.turned) turn_block(plain, made);
+    else if (p.is_short)
+      unpack_short_block(block_at(p, panel, at), p.turned ? plain : made);
+    else
+      turn_block(block_at(p, panel, at), made);
+    if (p.turned && (p.codes != nullptr || p.is_short)) turn_block(plain, made);
     ++at;
     made += kBlockBytes;
     --wanted;
@@ -129,19 +141,11 @@ WICK_BF16_END
 namespace wick::cpu {
 namespace {
 
-// Where step s of a panel lies. A panel's steps follow each other; to be turned they lie a row of
-// blocks apart.
-const char* block_at(const Product& p, int64_t panel, int64_t s) {
-  if (p.rows != nullptr) return nullptr;
-  if (p.codes != nullptr) return p.turned ? p.codes->block(s, panel) : p.codes->block(panel, s);
-  return p.w + (p.turned ? s * p.panels + panel : panel * p.x.steps + s) * kBlockBytes;
-}
-
 void work(const Product& p, const Share& share) {
   const Streamed& x = p.x;
   const int64_t blocks = share.b1 - share.b0;
   const bool keep = keeps_sums(p);
-  const bool makes = p.turned || p.codes != nullptr || p.rows != nullptr;
+  const bool makes = p.turned || p.is_short || p.codes != nullptr || p.rows != nullptr;
   alignas(64) char made[2][kMostSteps * kBlockBytes];
   alignas(64) uint16_t gates[kGroupBlocks][32 * 32];
   Meanwhile meanwhile{p};
@@ -173,6 +177,7 @@ void work(const Product& p, const Share& share) {
           turn + reach < p.panels ? block_at(p, p.finish.panel(turn + reach, p.panels), s) : b.b;
       const int64_t block_lines = p.rows != nullptr    ? 0
                                   : p.codes != nullptr ? p.codes->block_bytes / 64
+                                  : p.is_short         ? kShortBlockBytes / 64
                                                        : kBlockBytes / 64;
       const int64_t lines = (block_lines + blocks - 1) / blocks;
       if (makes) {

@@ -129,6 +129,7 @@ struct Product {
   const Unit* unit = nullptr;
   bool turned = false;
   const char* w = nullptr;
+  bool is_short = false;              // w's blocks are those of short_tiles.h
   const QuantTiles* codes = nullptr;  // in place of w
   const Operand* rows = nullptr;      // the same: bf16 in rows
   int64_t panels = 0;                 // of 32 columns of the result

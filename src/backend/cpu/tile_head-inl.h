@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/short_tiles.h"
 #include "backend/cpu/tile_kernels.h"
 #include "base/half.h"
 
@@ -22,7 +23,7 @@ constexpr int64_t kSums = 1024;  // elements of one block of sums
 
 // Rows and codes become tiles of bf16, chunk by chunk.
 bool needs_tiles(const Operand& w) {
-  return w.form != WeightForm::kTiles || dtype_is_quantized(w.dtype);
+  return w.form == WeightForm::kRows || dtype_is_quantized(w.dtype);
 }
 
 struct Work {
@@ -286,8 +287,9 @@ void copy_weight_row(const Operand& w, int64_t row, uint16_t* to) {
   if (dtype_is_quantized(w.dtype))
     return unpack_quant_row(QuantTiles(w.data, w.dtype, w.rows, w.cols), row,
                             reinterpret_cast<bf16*>(to));
-  if (w.form == WeightForm::kTiles)
-    return copy_tile_row(w.as<const char>(), row, w.cols, DType::kBF16, to);
+  if (w.form != WeightForm::kRows)
+    return (w.form == WeightForm::kTiles ? copy_tile_row : copy_short_row)(
+        w.as<const char>(), row, w.cols, DType::kBF16, to);
   for (int64_t c = 0; c < w.cols; c += 32) {
     const __mmask32 mask = words_below(w.cols - c);
     const int64_t at = row * w.ld + c;

@@ -79,7 +79,10 @@ struct Pass {
         const int64_t words = std::min(chunk_words, w.rows - v0);
         Operand part = w;
         part.rows = words;
-        TiledWeight of_chunk{.tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) * kBlockBytes};
+        const bool is_short = w.form == WeightForm::kShortTiles;
+        TiledWeight of_chunk{.tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) *
+                                          (is_short ? kShortBlockBytes : kBlockBytes),
+                             .is_short = is_short};
         if (work.parts > 1) {
           part.data = row_of(w, v0);
           of_chunk.rows = &part;
@@ -89,6 +92,7 @@ struct Pass {
         }
         multiply(pool, {.unit = &unit,
                         .w = of_chunk.tiles,
+                        .is_short = of_chunk.is_short,
                         .rows = of_chunk.rows,
                         .panels = tile_blocks(words),
                         .x = left,
@@ -100,7 +104,7 @@ struct Pass {
   }
 
   void make_tiles(int64_t v0, int64_t words) const {
-    if (w.form != WeightForm::kTiles)
+    if (w.form == WeightForm::kRows)
       return pack_tiles(pool, w.dtype, row_of(w, v0), words, w.cols, work.tiles, w.ld);
     const QuantTiles codes(w.data, w.dtype, w.rows, w.cols);
     pool.parallel(tile_blocks(words), [&](int64_t panel) {
@@ -117,6 +121,7 @@ struct Pass {
     multiply(pool, {.unit = &unit,
                     .turned = true,
                     .w = of_chunk.tiles,
+                    .is_short = of_chunk.is_short,
                     .rows = of_chunk.rows,
                     .panels = tile_blocks(w.cols),
                     .x = weights,

@@ -50,10 +50,10 @@ Operand rows_of(const Operand& o, int64_t row, int64_t rows) {
 }
 
 TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces) {
-  if (dtype_is_quantized(w.dtype)) return {nullptr, QuantTiles(w.data, w.dtype, w.rows, w.cols)};
+  if (dtype_is_quantized(w.dtype)) return {.codes = QuantTiles(w.data, w.dtype, w.rows, w.cols)};
   void* tiles = take_tiles(w, pieces);
-  if (w.form != WeightForm::kTiles) pack_tiles(pool, w.dtype, w.data, w.rows, w.cols, tiles, w.ld);
-  return {static_cast<const char*>(tiles)};
+  if (w.form == WeightForm::kRows) pack_tiles(pool, w.dtype, w.data, w.rows, w.cols, tiles, w.ld);
+  return {.tiles = static_cast<const char*>(tiles), .is_short = w.form == WeightForm::kShortTiles};
 }
 
 void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const TiledWeight& w,
@@ -61,9 +61,14 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
   const bool few_panels = tile_blocks(finish.y.cols) < kPackPanels * pool.threads();
   const QuantTiles* codes = w.codes ? &*w.codes : nullptr;
   const int64_t parts = parts_of(x.dtype);
-  const bool plain = !turned && w.tiles != nullptr;
+  const bool plain = !turned && w.tiles != nullptr && !w.is_short;
   in_stretches(pool,
-               {.unit = &unit, .turned = turned, .w = w.tiles, .codes = codes, .rows = w.rows},
+               {.unit = &unit,
+                .turned = turned,
+                .w = w.tiles,
+                .is_short = w.is_short,
+                .codes = codes,
+                .rows = w.rows},
                x.cols, parts, finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
                  if (parts == 1 && few_panels && lies_ready(x, rows))
                    return in_place(x, row, rows, plain);

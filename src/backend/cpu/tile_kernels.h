@@ -28,7 +28,7 @@ class Pieces {
 
 // A matrix that products in tiles take: in tiles, or in rows of any type to be packed at each call.
 inline bool is_matrix(const Operand& o) {
-  return !o || o.form == WeightForm::kTiles || is_weight(o);
+  return !o || o.form != WeightForm::kRows || is_weight(o);
 }
 inline bool is_bf16(const Operand& o) {
   return o.dtype == DType::kBF16 && o.form == WeightForm::kRows;
@@ -40,6 +40,7 @@ Operand rows_of(const Operand& o, int64_t row, int64_t rows);
 // A weight's tiles: where it lies, or a packed copy in scratch; or its codes, or its rows.
 struct TiledWeight {
   const char* tiles = nullptr;
+  bool is_short = false;
   std::optional<QuantTiles> codes = {};
   const Operand* rows = nullptr;
 };
@@ -47,7 +48,7 @@ struct TiledWeight {
 inline bool is_wide(const Operand& o) { return o && o.dtype == DType::kF32; }
 inline bool is_bf16_rows(const Operand& o) { return o && is_bf16(o); }
 inline void* take_tiles(const Operand& w, Pieces& pieces) {
-  return w.form == WeightForm::kTiles ? w.data : pieces.take(tiles_bytes(w.rows, w.cols));
+  return w.form != WeightForm::kRows ? w.data : pieces.take(tiles_bytes(w.rows, w.cols));
 }
 TiledWeight tiles_of(ThreadPool& pool, const Operand& w, Pieces& pieces);
 

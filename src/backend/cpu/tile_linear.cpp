@@ -7,6 +7,7 @@
 #include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/short_tiles.h"
 #include "backend/cpu/tile_gates.h"
 #include "backend/cpu/tile_kernels.h"
 
@@ -45,8 +46,9 @@ void embed_rows(const Operand& table, const int32_t* ids, const Operand& y, int6
     for (int64_t t = t0; t < t1; ++t) unpack_quant_row(codes, ids[t], y.as<bf16>() + t * y.ld);
     return;
   }
+  const auto copy = table.form == WeightForm::kShortTiles ? copy_short_row : copy_tile_row;
   for (int64_t t = t0; t < t1; ++t)
-    copy_tile_row(table.as<const char>(), ids[t], y.cols, y.dtype, y.as<char>() + t * row_bytes);
+    copy(table.as<const char>(), ids[t], y.cols, y.dtype, y.as<char>() + t * row_bytes);
 }
 
 }  // namespace
@@ -107,7 +109,8 @@ void linear_fwd(const StepArgs& args) {
     multiply_quant_few(*args.pool, U, x, *w.codes, narrow, finish,
                        pieces.take(quant_few_scratch(*w.codes, x.rows)));
   else if (!w.codes && x.rows <= kFewRows)
-    multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
+    (w.is_short ? multiply_few_short : multiply_few)(
+        *args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
   else
     multiply_rows(*args.pool, U, x, w, false, finish, pieces);
 }
@@ -218,7 +221,7 @@ size_t wide_bwd_scratch(const StepArgs& args, int threads) {
 }
 
 bool accepts_embed(const StepArgs& args) {
-  return args.in[0].form == WeightForm::kTiles && is_result(args.out[0]) &&
+  return args.in[0].form != WeightForm::kRows && is_result(args.out[0]) &&
          (!dtype_is_quantized(args.in[0].dtype) || is_bf16(args.out[0]));
 }
 void embed_fwd(const StepArgs& args) {

@@ -43,13 +43,10 @@ void pack_block_row(const T* rows, int64_t ld, int64_t n, int64_t k, int64_t blo
 
 }  // namespace
 
-void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to,
-                int64_t ld) {
+void pack_tile_panel(DType from, const void* rows, int64_t n, int64_t k, void* to, int64_t ld) {
   auto pack = [&](auto* type) {
-    auto* data = static_cast<decltype(type)>(rows);
-    pool.parallel(tile_blocks(n), [&](int64_t i) {
-      pack_block_row(data, ld > 0 ? ld : k, n, k, i, static_cast<bf16*>(to));
-    });
+    pack_block_row(static_cast<decltype(type)>(rows), ld > 0 ? ld : k, n, k, 0,
+                   static_cast<bf16*>(to));
   };
   switch (from) {
     case DType::kF32:
@@ -61,6 +58,17 @@ void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64
     default:
       WICK_CHECK(false, dtype_name(from), " is no weight's element type");
   }
+}
+
+void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to,
+                int64_t ld) {
+  const int64_t stride = (ld > 0 ? ld : k) * static_cast<int64_t>(dtype_bytes(from)) * kTileBlock;
+  pool.parallel(tile_blocks(n), [&](int64_t i) {
+    pack_tile_panel(from, static_cast<const char*>(rows) + i * stride,
+                    std::min(kTileBlock, n - i * kTileBlock), k,
+                    static_cast<char*>(to) + tiles_bytes(kTileBlock, k) * static_cast<size_t>(i),
+                    ld);
+  });
 }
 
 }  // namespace wick::cpu

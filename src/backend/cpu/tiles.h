@@ -43,5 +43,7 @@ constexpr int64_t tile_index(int64_t n, int64_t k, int64_t columns) {
 // elements from a row to the next, 0: k. `to` is aligned to 64.
 void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64_t k, void* to,
                 int64_t ld = 0);
+// One panel, of up to kTileBlock rows, on this thread.
+void pack_tile_panel(DType from, const void* rows, int64_t n, int64_t k, void* to, int64_t ld = 0);
 
 }  // namespace wick::cpu

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/amx.h"
 #include "backend/cpu/rungs.h"
+#include "backend/cpu/short_tiles.h"
 #include "backend/host_program.h"
 #include "base/check.h"
 #include "base/rng.h"
@@ -70,6 +71,24 @@ class Grid {
     g.operand.data = g.buffer_->data();
     g.operand.dtype = kBF16;
     g.operand.form = WeightForm::kTiles;
+    return g;
+  }
+
+  // Those tiles in fewer bytes; none where they cannot be.
+  Grid shorter() const {
+    Grid g = *this;
+    const Operand& from = rows_->operand;
+    if (!cpu::may_be_short(from.rows, from.cols)) return Grid();
+    std::vector<std::byte> plain;
+    for (int64_t r = 0; r < from.rows; ++r)
+      plain.insert(plain.end(), rows_->at(r, 0), rows_->at(r, from.cols));
+    g.buffer_ = std::make_shared<HostBuffer>(cpu::short_tiles_bytes(from.rows, from.cols));
+    ThreadPool pool(2);
+    if (!cpu::pack_short_tiles(pool, from.dtype, plain.data(), from.rows, from.cols,
+                               g.buffer_->data()))
+      return Grid();
+    g.operand.data = g.buffer_->data();
+    g.operand.form = WeightForm::kShortTiles;
     return g;
   }
 
@@ -135,7 +154,8 @@ struct Call {
   OutMode mode = OutMode::kWrite;
 };
 
-std::vector<Grid> run(const Call& call, cpu::Rung rung, int threads) {
+// With `shorter` a program's choice and scratch are those of tiles, and its tiles are shorter.
+std::vector<Grid> run(const Call& call, cpu::Rung rung, int threads, bool shorter = false) {
   std::vector<Grid> out;
   for (const Grid& g : call.out) out.push_back(g.operand ? g.copy() : g);
   Step step{call.op, call.dir, {}, {}, call.attr};
@@ -153,6 +173,12 @@ std::vector<Grid> run(const Call& call, cpu::Rung rung, int threads) {
     HostBuffer scratch(bytes + 64);
     std::memset(scratch.data(), kGuard, scratch.bytes());
     args.scratch = scratch.data();
+    std::vector<Grid> kept;  // while the kernel reads them
+    for (size_t i = 0; shorter && i < ins.size(); ++i)
+      if (ins[i].form == WeightForm::kTiles) {
+        kept.push_back(call.in[i].shorter());
+        ins[i] = kept.back().operand;
+      }
     c.fn(args);
     for (size_t i = bytes; i < scratch.bytes(); ++i)
       EXPECT_EQ(scratch.data()[i], std::byte{kGuard}) << c.name << " leaves its scratch";
@@ -197,6 +223,18 @@ void check(const std::string& what, const Call& call, const std::vector<Want>& w
               << where << ", " << threads << " threads, output " << i;
         }
     }
+    const bool can_be_short = std::ranges::any_of(call.in, [](const Grid& g) {
+      return g.operand.form == WeightForm::kTiles && g.shorter().operand;
+    });
+    if (!can_be_short) continue;
+    for (int threads : {1, 3}) {
+      const std::vector<Grid> again = run(call, rung, threads, true);
+      for (size_t i = 0; i < got.size(); ++i)
+        if (got[i].operand) {
+          ASSERT_TRUE(again[i].same(got[i]))
+              << where << ", shorter tiles, " << threads << " threads, output " << i;
+        }
+    }
   }
 }
 
@@ -213,6 +251,47 @@ TEST(Tiles, Pack) {
         for (int64_t c = 0; c < cpu::tile_blocks(k) * 32; ++c)
           ASSERT_EQ(to_float(tiles[cpu::tile_index(r, c, k)]),
                     r < n && c < k ? rounded[r * k + c] : 0.0);
+    }
+}
+
+// Every number comes back, whatever is in a block: of one size, of several, zeros, infinities, a
+// few that are odd; what has too many sizes is refused.
+TEST(Tiles, PackShorter) {
+  if (tile_rungs().empty()) GTEST_SKIP() << "no rung has them";
+  Rng rng(7);
+  enum Kind { kNormal, kZero, kTwoSizes, kSmallRows, kOdd, kSpecial, kAnything };
+  for (auto [n, k] : {std::array<int64_t, 2>{32, 32}, {33, 70}, {70, 100}, {256, 64}})
+    for (Kind kind : {kNormal, kZero, kTwoSizes, kSmallRows, kOdd, kSpecial, kAnything}) {
+      std::vector<uint16_t> rows(static_cast<size_t>(n * k));
+      for (size_t i = 0; i < rows.size(); ++i) {
+        float x = 0.02f * rng.normal();
+        if (kind == kZero) x = i % 3 == 0 ? -0.0f : 0.0f;
+        if (kind == kTwoSizes && i % 2 == 0) x = 0x1p40f * (1 + static_cast<float>(i % 128) / 128);
+        if (kind == kSmallRows && i / static_cast<size_t>(k) % 2 == 0) x = i % 5 == 0 ? 0x1p-130f : 0;
+        if (kind == kOdd && i % 97 == 0) x = std::ldexp(1.0f, static_cast<int>(i % 200) - 100);
+        if (kind == kSpecial && i % 211 == 0) x = i % 2 == 0 ? HUGE_VALF : std::nanf("");
+        const bf16 b = to_bf16(x);
+        std::memcpy(&rows[i], &b, 2);
+        if (kind == kAnything) rows[i] = static_cast<uint16_t>(rng.next_u32());
+      }
+      ThreadPool pool(2);
+      HostBuffer packed(cpu::short_tiles_bytes(n, k)), tiles(cpu::tiles_bytes(n, k));
+      const bool fits = cpu::pack_short_tiles(pool, kBF16, rows.data(), n, k, packed.data());
+      ASSERT_EQ(fits, kind != kAnything) << n << " x " << k << " of kind " << kind;
+      if (!fits) continue;
+      cpu::pack_tiles(pool, kBF16, rows.data(), n, k, tiles.data());
+      for (size_t b = 0; b < tiles.bytes() / cpu::kBlockBytes; ++b) {
+        alignas(64) char block[cpu::kBlockBytes];
+        cpu::unpack_short_block(
+            reinterpret_cast<const char*>(packed.data()) + b * cpu::kShortBlockBytes, block);
+        ASSERT_EQ(std::memcmp(block, tiles.data() + b * cpu::kBlockBytes, sizeof block), 0)
+            << n << " x " << k << " of kind " << kind << ", block " << b;
+      }
+      std::vector<uint16_t> row(static_cast<size_t>(k));
+      for (int64_t r = 0; r < n; ++r) {
+        cpu::copy_short_row(reinterpret_cast<const char*>(packed.data()), r, k, kBF16, row.data());
+        ASSERT_EQ(std::memcmp(row.data(), rows.data() + r * k, row.size() * 2), 0) << r;
+      }
     }
 }
 

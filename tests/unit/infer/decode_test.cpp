@@ -44,11 +44,12 @@ constexpr int32_t kTokens = 6;
 
 // Logits [kTokens][slots][vocab] of `slots` sequences, one token of each at a time.
 std::vector<float> decode(const ModelConfig& config, const std::string& device, DType compute,
-                          std::optional<DType> codes, int32_t slots) {
+                          std::optional<DType> codes, int32_t slots, bool shorter = false) {
   const auto backend = open_backend({.device = device, .threads = 2});
   ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
   weights.compute_in(compute);
   if (codes) weights.quantize_to(*codes);
+  weights.shorten(shorter);
   DecoderEngine engine(*backend, config, weights, {}, nullptr, slots, 16);
   std::vector<float> all, logits;
   for (int32_t position = 0; position < kTokens; ++position) {
@@ -91,6 +92,17 @@ TEST(Decode, FewRowsInBf16AgreeWithTheReference) {
   agrees_with_the_reference(small_config(), {1, 3, 8, 16});
 }
 TEST(Decode, EvenSizesAgreeWithTheReference) { agrees_with_the_reference(even_config(), {1, 5}); }
+// Weights that rest in fewer bytes are the same weights.
+TEST(Decode, ShorterWeightsGiveTheSameBits) {
+  for (const ModelConfig& config : {small_config(), even_config()})
+    for (const std::string& device : backend_names())
+      for (int32_t slots : {1, 2, 8, 11}) {
+        const DType bf16 = DType::kBF16;
+        EXPECT_EQ(decode(config, device, bf16, std::nullopt, slots, true),
+                  decode(config, device, bf16, std::nullopt, slots))
+            << device << ", " << slots << " rows";
+      }
+}
 TEST(Decode, LongHeadsAgreeWithTheReference) {
   ModelConfig config = even_config();
   config.head_dim = 128;
