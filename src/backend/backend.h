@@ -64,8 +64,9 @@ class Program {
   // Starts one run; never throws. wait() returns when it is done and reports device faults.
   virtual void run() = 0;
   virtual void wait() = 0;
-  // run() and wait() for looking: the seconds of each step of the plan. Zero for a step that is made
-  // together with the one before it, whose time is that of both. Empty where the device cannot tell.
+  // run() and wait() for looking: the seconds of each step of the plan. Zero for a step that is
+  // made together with the one before it, whose time is that of both. Empty where the device cannot
+  // tell.
   virtual std::vector<double> run_timed() {
     run();
     wait();

@@ -103,21 +103,19 @@ bool shorten_by_range(const uint16_t* numbers, char* to) {
         const uint16_t* line = numbers + number_at(tile, 2 * four + half, 0);
         const __m512i a = _mm512_load_si512(line), b = _mm512_load_si512(line + 32);
         const __m512i low = _mm512_set1_epi16(0xff);
-        const __m512i upper =
-            _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+        const __m512i upper = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
         const __m512i exponent = _mm512_and_si512(upper, _mm512_set1_epi8(0x7f));
         uint64_t odd = _mm512_cmplt_epu8_mask(exponent, begin);
         for (; odd != 0; odd &= odd - 1) {
           const int64_t at = number_at(tile, 2 * four + half, __builtin_ctzll(odd));
           if (!add_odd(head, at, static_cast<uint8_t>(numbers[at] >> 8))) return false;
         }
-        const __m512i sign =
-            _mm512_and_si512(_mm512_srli_epi16(upper, 4), _mm512_set1_epi8(0x08));
+        const __m512i sign = _mm512_and_si512(_mm512_srli_epi16(upper, 4), _mm512_set1_epi8(0x08));
         const __m512i range =
             _mm512_and_si512(_mm512_sub_epi8(exponent, begin), _mm512_set1_epi8(0x07));
         places[half] = _mm512_or_si512(sign, range);
-        _mm512_store_si512(out + 64 + half * 64, _mm512_packus_epi16(_mm512_and_si512(a, low),
-                                                                     _mm512_and_si512(b, low)));
+        _mm512_store_si512(out + 64 + half * 64,
+                           _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
       }
       _mm512_store_si512(out, _mm512_or_si512(places[0], _mm512_slli_epi16(places[1], 4)));
     }
@@ -300,4 +298,11 @@ void multiply_few_short(ThreadPool& pool, const Unit& unit, const Operand& x, co
 }
 
 }  // namespace wick::cpu
+
+#else
+
+namespace wick::cpu {
+bool pack_short_tiles(ThreadPool&, DType, const void*, int64_t, int64_t, void*) { return false; }
+}  // namespace wick::cpu
+
 #endif

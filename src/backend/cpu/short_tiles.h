@@ -9,8 +9,8 @@
 //
 // A block is its head (ShortHead, 64 bytes) and then, for each four lines (of 16 pairs of k) of its
 // first tile, the same four of its second, and so on, 192 bytes: the places of 128 numbers, and two
-// times 64 lower bytes. Within 16 bytes the first 8 are of one line, the last 8 of the next, so that
-// interleaving them with their upper bytes makes lines; places of the first 64 numbers are the
+// times 64 lower bytes. Within 16 bytes the first 8 are of one line, the last 8 of the next, so
+// that interleaving them with their upper bytes makes lines; places of the first 64 numbers are the
 // lower halves of their bytes. One stream of whole cache lines, read in order.
 #pragma once
 

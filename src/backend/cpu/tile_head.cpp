@@ -80,9 +80,10 @@ struct Pass {
         Operand part = w;
         part.rows = words;
         const bool is_short = w.form == WeightForm::kShortTiles;
-        TiledWeight of_chunk{.tiles = w.as<const char>() + v0 / 32 * tile_blocks(d) *
-                                          (is_short ? kShortBlockBytes : kBlockBytes),
-                             .is_short = is_short};
+        TiledWeight of_chunk{
+            .tiles = w.as<const char>() +
+                     v0 / 32 * tile_blocks(d) * (is_short ? kShortBlockBytes : kBlockBytes),
+            .is_short = is_short};
         if (work.parts > 1) {
           part.data = row_of(w, v0);
           of_chunk.rows = &part;

@@ -64,10 +64,9 @@ void pack_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n, int64
                 int64_t ld) {
   const int64_t stride = (ld > 0 ? ld : k) * static_cast<int64_t>(dtype_bytes(from)) * kTileBlock;
   pool.parallel(tile_blocks(n), [&](int64_t i) {
-    pack_tile_panel(from, static_cast<const char*>(rows) + i * stride,
-                    std::min(kTileBlock, n - i * kTileBlock), k,
-                    static_cast<char*>(to) + tiles_bytes(kTileBlock, k) * static_cast<size_t>(i),
-                    ld);
+    pack_tile_panel(
+        from, static_cast<const char*>(rows) + i * stride, std::min(kTileBlock, n - i * kTileBlock),
+        k, static_cast<char*>(to) + tiles_bytes(kTileBlock, k) * static_cast<size_t>(i), ld);
   });
 }
 
