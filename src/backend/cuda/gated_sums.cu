@@ -317,30 +317,6 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
 
 // ---- launches
 
-// How the work is shared out, by sizes alone.
-struct Shares {
-  int warps = 0;
-  int64_t stripes = 0, chunks = 0, chunk = 0;  // chunk: rows of a block
-};
-
-Shares share(int64_t tokens, int64_t cols, int sms) {
-  const int64_t steps = divide_up(tokens, kRows);
-  Shares best;
-  int64_t least = 0;
-  for (int warps = kLeastWarps; warps <= kMostWarps; ++warps) {
-    const int64_t stripes = divide_up(cols, kCols * warps);
-    const int64_t wanted = std::clamp<int64_t>(sms / stripes, 1, steps);
-    const int64_t each = divide_up(steps, wanted), chunks = divide_up(steps, each);
-    // A step takes some time however few warps there are.
-    const int64_t cost = divide_up(stripes * chunks, sms) * each * (6 + warps);
-    if (best.warps == 0 || cost <= least) {
-      best = {warps, stripes, chunks, each * kRows};
-      least = cost;
-    }
-  }
-  return best;
-}
-
 bool is_for(int64_t tokens, int64_t cols, DType dtype) {
   return dtype == DType::kBF16 && tokens >= kLeastTokens && tokens < (1 << 24) &&
          cols >= kLeastColumns && cols % 8 == 0 && cols < (1 << 24);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of gated_sums.cu: a lane's share of the work, small products with its elements, sums over
-// the columns of a block.
+// Pieces of gated_sums.cu: how the work is shared out, a lane's share of it, small products with
+// its elements, sums over the columns of a block.
 #pragma once
+
+#include <algorithm>
 
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/shared.cuh"
@@ -11,6 +13,30 @@ namespace wick::cuda::gated {
 constexpr int kRows = 16, kCols = 32, kTile = kRows * kCols;  // of a warp's step
 constexpr int kRanks = 16;                                    // of an adapter, at most
 constexpr int kLeastWarps = 4, kMostWarps = 9;
+
+// How the work is shared out, by sizes alone.
+struct Shares {
+  int warps = 0;
+  int64_t stripes = 0, chunks = 0, chunk = 0;  // chunk: rows of a block
+};
+
+inline Shares share(int64_t tokens, int64_t cols, int sms) {
+  const int64_t steps = divide_up(tokens, kRows);
+  Shares best;
+  int64_t least = 0;
+  for (int warps = kLeastWarps; warps <= kMostWarps; ++warps) {
+    const int64_t stripes = divide_up(cols, kCols * warps);
+    const int64_t wanted = std::clamp<int64_t>(sms / stripes, 1, steps);
+    const int64_t each = divide_up(steps, wanted), chunks = divide_up(steps, each);
+    // A step takes some time however few warps there are.
+    const int64_t cost = divide_up(stripes * chunks, sms) * each * (6 + warps);
+    if (best.warps == 0 || cost <= least) {
+      best = {warps, stripes, chunks, each * kRows};
+      least = cost;
+    }
+  }
+  return best;
+}
 
 using Eight = Pack<uint32_t, 4>;  // neighbours of a row, as pairs
 
