@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/plan.h"
+#include "plan/widened.h"
 
 namespace wick {
 
@@ -60,6 +60,21 @@ void touch_adapted(const Plan& plan, size_t product, const Touch& touch) {
     touch(before.inputs[0], static_cast<int32_t>(product));
 }
 
+// A device may bring a quantised matrix to floats in its step's scratch, some steps ahead
+// (plan/widened.h), and read it there in a kernel that makes steps behind it, too.
+void keep_matrix(const Plan& plan, size_t step, Item& scratch) {
+  const ValueId w = quantized_matrix(plan, plan.steps[step]);
+  if (w == kNone || scratch.bytes < 2 * plan.value(w).shape.elements()) return;
+  if (const int32_t from = widened_from(plan, step); from >= 0) scratch.first = from;
+  auto goes_with = [&](const Step& s) {
+    return s.op == Op::kGatedAct || s.op == Op::kRope || s.op == Op::kAttention ||
+           (s.op == Op::kLinear && quantized_matrix(plan, s) == kNone);
+  };
+  size_t last = step;
+  while (last + 1 < plan.steps.size() && goes_with(plan.steps[last + 1])) ++last;
+  scratch.last = static_cast<int32_t>(last);
+}
+
 // One item per value (temp roots only), then one per step (scratch).
 std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
                              const std::vector<size_t>& scratch) {
@@ -95,6 +110,7 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
       if (is_product(plan.steps[i]) && i + 1 < plan.steps.size() && is_gate(plan.steps[i + 1]))
         ++item.last;
       item.bytes = align(static_cast<int64_t>(scratch[i]));
+      keep_matrix(plan, i, item);
     }
   }
   return items;

@@ -13,6 +13,7 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/queue.h"
 #include "backend/cuda/reverse.h"
+#include "backend/cuda/widened.h"
 #include "backend/flat_program.h"
 
 namespace wick::cuda {
@@ -67,6 +68,7 @@ class CudaProgram final : public FlatProgram, public AheadProgram {
   size_t fed_slot_ = 0;
   bool fed_ = false;                 // since the last run
   size_t started_ = 0, waited_ = 0;  // runs; run i has results_[i % kSlots]
+  std::unique_ptr<Widened> widened_;
   std::unique_ptr<Joined> joined_;
   std::unique_ptr<Fused> fused_;
   std::unique_ptr<Reverse> reverse_;

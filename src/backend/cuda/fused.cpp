@@ -26,8 +26,8 @@ bool is_rows(const Plan& plan, ValueId part, ValueId all, int64_t lane, int64_t 
 
 }  // namespace
 
-Fused::Fused(const Plan& plan, std::span<const FlatProgram::Call> calls)
-    : plan_(plan), calls_(calls) {}
+Fused::Fused(const Plan& plan, std::span<const FlatProgram::Call> calls, Widened& widened)
+    : plan_(plan), calls_(calls), widened_(widened) {}
 
 bool Fused::is_linear(size_t step, OutMode mode) const {
   return step < plan_.steps.size() && plan_.steps[step].op == Op::kLinear &&
@@ -136,6 +136,7 @@ size_t Fused::enqueue_gated(const Queue& queue, size_t first, size_t gate,
   }
   if (!gated_forward(queue, g)) return 0;
   if (!more) return gate + 1 - first;
+  widened_.make(next);
   calls_[next].fn(args(next));
   return narrow + 1 - first;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cuda/queue.h"
+#include "backend/cuda/widened.h"
 #include "backend/flat_program.h"
 
 namespace wick::cuda {
@@ -62,8 +63,8 @@ bool small_adapted(const Queue& queue, const FusedProduct& p);
 // Which steps of a plan are such products.
 class Fused {
  public:
-  // Keeps both; `calls` are the plan's steps.
-  Fused(const Plan& plan, std::span<const FlatProgram::Call> calls);
+  // Keeps all; `calls` are the plan's steps.
+  Fused(const Plan& plan, std::span<const FlatProgram::Call> calls, Widened& widened);
   // Enqueues the steps from `first` on that are one product and says how many; 0: none.
   size_t enqueue(const Queue& queue, size_t first) const;
 
@@ -78,6 +79,7 @@ class Fused {
 
   const Plan& plan_;
   std::span<const FlatProgram::Call> calls_;
+  Widened& widened_;
 };
 
 }  // namespace wick::cuda

@@ -3,6 +3,7 @@
 // everything else. Operands of different types are brought to one in scratch first.
 #include "backend/cuda/blas.h"
 #include "backend/cuda/codes.cuh"
+#include "backend/cuda/widen.h"
 #include "base/check.h"
 
 namespace wick::cuda {
@@ -90,30 +91,6 @@ __global__ void cast_rows(const void* from, DType from_dtype, int64_t ld, void* 
     put(to, to_dtype, i, element(from, from_dtype, i / cols * ld + i % cols));
 }
 
-// A thread decodes 16 bytes of codes.
-template <typename T>
-__global__ void cast_codes(Codes from, T* to, int64_t rows, int64_t cols) {
-  const int64_t pieces = from.scales_at / 16, per_piece = 128 / from.bits;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < rows * pieces;
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const int64_t row = i / pieces, first = i % pieces * per_piece;
-    const Pack<uint8_t, 16> codes = load<16>(from.row(row) + i % pieces * 16);
-    const float scale = from.scale(row, min(first, cols - 1));
-    T* at = to + row * cols + first;
-    for (int c = 0; c < 16; ++c) {
-      if (from.bits == 8) {
-        if (first + c < cols)
-          at[c] = from_f32<T>(static_cast<float>(static_cast<int8_t>(codes.at[c])) * scale);
-      } else {
-        if (first + c < cols)
-          at[c] = from_f32<T>(static_cast<float>((codes.at[c] & 15) - 8) * scale);
-        if (first + 16 + c < cols)
-          at[16 + c] = from_f32<T>(static_cast<float>((codes.at[c] >> 4) - 8) * scale);
-      }
-    }
-  }
-}
-
 unsigned blocks_for(int64_t work, int sms) {
   return static_cast<unsigned>(
       std::max<int64_t>(1, std::min<int64_t>(divide_up(work, kThreads), int64_t{16} * sms)));
@@ -122,13 +99,7 @@ unsigned blocks_for(int64_t work, int sms) {
 Operand cast(const Queue& queue, const Operand& from, DType to, void* scratch) {
   Operand made{.data = scratch, .rows = from.rows, .cols = from.cols, .ld = from.cols, .dtype = to};
   if (has_codes(from)) {
-    const Codes c = codes(from);
-    const unsigned blocks = blocks_for(from.rows * c.scales_at / 16, queue.sms);
-    with_activation(to, [&](auto* type) {
-      using T = std::remove_pointer_t<decltype(type)>;
-      cast_codes<T><<<blocks, kThreads, 0, queue.stream>>>(c, static_cast<T*>(scratch), from.rows,
-                                                           from.cols);
-    });
+    widen(queue, from, made);
     return made;
   }
   cast_rows<<<blocks_for(from.elements(), queue.sms), kThreads, 0, queue.stream>>>(
@@ -139,15 +110,15 @@ Operand cast(const Queue& queue, const Operand& from, DType to, void* scratch) {
 // The type that b is brought to: a's. a is an activation or a gradient, so f32 stays exact.
 bool needs_cast(const Operand& a, const Operand& b) { return has_codes(b) || a.dtype != b.dtype; }
 
-size_t cast_bytes(const Operand& a, const Operand& b) {
+}  // namespace
+
+size_t widened_bytes(const Operand& a, const Operand& b) {
   if (!needs_cast(a, b)) return 0;
   return static_cast<size_t>(divide_up(b.elements(), 256) * 256) * dtype_bytes(a.dtype);
 }
 
-}  // namespace
-
 size_t product_scratch(const Product&, const Operand& a, const Operand& b, const Operand&, int) {
-  return cast_bytes(a, b) + Blas::kWorkspace;
+  return widened_bytes(a, b) + Blas::kWorkspace;
 }
 
 void product(const Queue& queue, const Product& p, const Operand& a, const Operand& b,
@@ -155,7 +126,7 @@ void product(const Queue& queue, const Product& p, const Operand& a, const Opera
   if (y.elements() == 0) return;
   const int64_t k = p.trans == Trans::kTN ? a.rows : a.cols;
   WICK_CHECK(!p.bare || !needs_cast(a, b), "a product without scratch has operands of two types");
-  auto* workspace = p.bare ? nullptr : static_cast<std::byte*>(scratch) + cast_bytes(a, b);
+  auto* workspace = p.bare ? nullptr : static_cast<std::byte*>(scratch) + widened_bytes(a, b);
   const Operand right = needs_cast(a, b) && k > 0 ? cast(queue, b, a.dtype, scratch) : b;
   const bool library = queue.blas != nullptr && k > 0 && aligned16(a) && aligned16(right) &&
                        aligned16(y) && (!bias || bias.dtype == y.dtype) &&

@@ -29,5 +29,7 @@ void product(const Queue& queue, const Product& p, const Operand& a, const Opera
              const Operand& y, void* scratch, const Operand& bias = {});
 size_t product_scratch(const Product& p, const Operand& a, const Operand& b, const Operand& y,
                        int sms);
+// How many of these, the first ones, are for b brought to a's type.
+size_t widened_bytes(const Operand& a, const Operand& b);
 
 }  // namespace wick::cuda

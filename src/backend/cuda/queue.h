@@ -34,6 +34,8 @@ struct Queue {
   Arch arch = Arch::kSm80;
   const Blas* blas = nullptr;    // null where cuBLASLt was not found
   SkinnyList* skinny = nullptr;  // empty between steps of other kinds
+  // Kernels may be set up, and read frozen weights, before what comes before them is done.
+  bool early = true;
 };
 
 inline const Queue& queue(const StepArgs& args) { return *static_cast<const Queue*>(args.queue); }

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "backend/backend.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "plan/recorder.h"
+#include "quant/rows.h"
 
 namespace wick {
 namespace {
@@ -18,7 +20,7 @@ using Values = std::vector<std::pair<ValueId, std::vector<float>>>;
 
 struct Reversed {
   Plan plan;
-  Values feeds, states, weights;                               // bf16 and f32; f32; bf16
+  Values feeds, states, weights;                               // bf16 and f32; f32; bf16 or codes
   std::vector<std::pair<ValueId, std::vector<int32_t>>> ints;  // feeds
 };
 
@@ -37,11 +39,23 @@ std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, con
     bindings[static_cast<size_t>(id)] = buffer;
   }
   for (const auto& [id, data] : r.weights) {
-    std::vector<bf16> halves;
-    for (float v : data) halves.push_back(to_bf16(v));
-    BufferPtr buffer = backend->allocate(DType::kBF16, static_cast<int64_t>(data.size()));
-    backend->upload(*buffer, DType::kBF16, 0, static_cast<int64_t>(data.size()), halves.data());
-    bindings[static_cast<size_t>(id)] = buffer;
+    const Value& weight = r.plan.value(id);
+    const int64_t rows = weight.shape.rows(), cols = weight.shape.cols();
+    const size_t bytes = row_bytes(weight.dtype, cols);
+    std::vector<std::byte> made(static_cast<size_t>(rows) * bytes);
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* from = data.data() + row * cols;
+      std::byte* to = made.data() + static_cast<size_t>(row) * bytes;
+      if (dtype_is_quantized(weight.dtype)) {
+        quantize_row(weight.dtype, from, cols, to);
+        continue;
+      }
+      for (int64_t c = 0; c < cols; ++c) {
+        const bf16 half = to_bf16(from[c]);
+        std::memcpy(to + 2 * c, &half, 2);
+      }
+    }
+    bindings[static_cast<size_t>(id)] = backend->prepare(weight, WeightForm::kRows, made.data());
   }
   const std::unique_ptr<Program> program = backend->compile(r.plan, bindings, nullptr);
   for (const auto& [id, data] : r.feeds) {
@@ -69,6 +83,13 @@ std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, con
     made.push_back(std::move(floats));
   }
   return made;
+}
+
+// The same with its frozen matrices in codes.
+Reversed in_codes(Reversed r, DType dtype) {
+  for (const auto& weight : r.weights)
+    r.plan.values[static_cast<size_t>(weight.first)].dtype = dtype;
+  return r;
 }
 
 class Reverse : public testing::Test {
@@ -276,7 +297,9 @@ TEST_F(Reverse, ProductsAroundAttentionAreTheSteps) {
     SCOPED_TRACE(testing::Message() << tokens << " tokens, " << heads << " heads, rank " << rank);
     a.heads = heads;
     a.kv_heads = kv_heads;
-    expect_same(attention_between_products(tokens, a, 190, hidden, rank));
+    const Reversed products = attention_between_products(tokens, a, 190, hidden, rank);
+    expect_same(products);
+    for (DType dtype : {DType::kQ8G32, DType::kQ4G64}) expect_same(in_codes(products, dtype));
   };
   check(512, 14, 2, 896, 8);  // the products in tiles, with the statistics and LoRA's part of dx
   check(1408, 14, 2, 896, 8);
@@ -361,6 +384,7 @@ TEST_F(Reverse, AGateBetweenAdaptersIsTheSteps) {
                          Gated{2300, 136, 8224, 136, 16, 8, 16, Act::kSilu, true}}) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.depth << " x " << s.half);
     expect_same(gated(s));
+    expect_same(in_codes(gated(s), s.again ? DType::kQ4G32 : DType::kQ8G128));
   }
 }
 
