@@ -167,7 +167,8 @@ class CpuBackend final : public Backend {
   // Null: not here, or not this matrix.
   BufferPtr prepare_short(const Value& weight, const void* rows) {
     const int64_t n = weight.shape[0], k = weight.shape[1];
-    if (dtype_is_quantized(weight.dtype) || !cpu::may_be_short(n, k)) return nullptr;
+    if (rung_ != Rung::kAvx512Bf16 || dtype_is_quantized(weight.dtype) || !cpu::may_be_short(n, k))
+      return nullptr;
     auto made = std::make_shared<HostBuffer>(cpu::short_tiles_bytes(n, k), true);
     return cpu::pack_short_tiles(pool_, weight.dtype, rows, n, k, made->data()) ? made : nullptr;
   }

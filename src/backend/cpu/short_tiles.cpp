@@ -22,7 +22,6 @@ namespace {
 constexpr int64_t kFours = 4;           // of 16 lines, in each tile
 constexpr int64_t kFourBytes = 3 * 64;  // of four lines
 constexpr int64_t kFewBytes = 64 << 10;
-constexpr int64_t kPieceSteps = 16;  // of blocks that become tiles together
 
 // Where byte p of 64 upper bytes of a tile's lines 2 i and 2 i + 1 belongs.
 int64_t number_at(int64_t tile, int64_t pair_of_lines, int64_t p) {
@@ -254,46 +253,26 @@ bool pack_short_tiles(ThreadPool& pool, DType from, const void* rows, int64_t n,
   return fits;
 }
 
-void multiply_few_short(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w,
-                        const Finish& finish, void* scratch) {
+void multiply_few_short(ThreadPool& pool, const Operand& x, const char* w, const Finish& finish,
+                        void* scratch) {
   const int64_t steps = tile_blocks(x.cols), panels = tile_blocks(finish.y.cols);
   char* left = static_cast<char*>(scratch);
   pack_few(x, steps, left);
   const int64_t panel_bytes = steps * kShortBlockBytes;
   const int64_t grain = std::max<int64_t>(1, kFewBytes / panel_bytes);
-  constexpr decltype(&few_rows<1>) kFew[] = {few_rows<1>, few_rows<2>, few_rows<3>, few_rows<4>,
-                                             few_rows<5>, few_rows<6>, few_rows<7>, few_rows<8>};
   constexpr int64_t kAtOnce = 8;
+  constexpr decltype(&few_rows<1>) kFew[kAtOnce] = {few_rows<1>, few_rows<2>, few_rows<3>,
+                                                    few_rows<4>, few_rows<5>, few_rows<6>,
+                                                    few_rows<7>, few_rows<8>};
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
-    alignas(64) float c[4 * 256];
-    alignas(64) char tiles[kPieceSteps * kBlockBytes];
-    Block b;
-    b.b = tiles;
-    b.a_step = x.rows * 64;
-    b.a_tiles = 1;
-    b.a_rows = static_cast<int>(x.rows);
-    b.c = c;
-    b.ahead_step = kShortBlockBytes;
-    b.ahead_lines = kShortBlockBytes / 64;
-    unit.begin(b.a_rows);
+    alignas(64) float c[2 * 256];
     for (int64_t i; (i = next()) >= 0;)
       for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
-        const char* at = w + p * panel_bytes;
-        for (int64_t row = 0; row < x.rows && unit.in_order; row += kAtOnce)
-          kFew[std::min(kAtOnce, x.rows - row) - 1](at, left + row * 64, b.a_step, steps,
-                                                    c + row * 16);
-        for (int64_t s = 0; s < steps && !unit.in_order; s += b.steps) {
-          b.steps = std::min(kPieceSteps, steps - s);
-          b.first = s == 0;
-          b.a = left + s * b.a_step;
-          b.ahead = at + (s + b.steps) * kShortBlockBytes;
-          for (int64_t j = 0; j < b.steps; ++j)
-            unpack_short_block(at + (s + j) * kShortBlockBytes, tiles + j * kBlockBytes);
-          unit.block(b);
-        }
+        for (int64_t row = 0; row < x.rows; row += kAtOnce)
+          kFew[std::min(kAtOnce, x.rows - row) - 1](w + p * panel_bytes, left + row * 64,
+                                                    x.rows * 64, steps, c + row * 16);
         finish_rows(c, finish, 0, p * 32, 0, 32);
       }
-    unit.end();
   });
 }
 

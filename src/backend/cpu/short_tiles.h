@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kShortTiles: the blocks of tiles.h in 1,600 bytes instead of 2,048, every number the same to the
-// bit. Decoding is bound by reading weights, and reads a fifth less.
+// bit. Decoding is bound by reading weights, and reads a fifth less. For the rung avx512_bf16: AMX
+// takes tiles from memory, and is slower where they must be made first.
 //
 // The upper byte of a bf16 (its sign and seven bits of its exponent) takes few values in a matrix
 // that was trained: most of a block's lie within sixteen powers of two. A block has a table of 16
@@ -46,8 +47,8 @@ void unpack_short_block(const char* block, char* to);
 // Row `row` of w [*, k] as k elements of bf16 or f32.
 void copy_short_row(const char* w, int64_t row, int64_t k, DType dtype, void* to);
 
-// multiply_few() of product.h, the same bits.
-void multiply_few_short(ThreadPool& pool, const Unit& unit, const Operand& x, const char* w,
-                        const Finish& finish, void* scratch);
+// multiply_few() of product.h with dot products, the same bits.
+void multiply_few_short(ThreadPool& pool, const Operand& x, const char* w, const Finish& finish,
+                        void* scratch);
 
 }  // namespace wick::cpu

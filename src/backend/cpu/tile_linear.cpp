@@ -108,9 +108,11 @@ void linear_fwd(const StepArgs& args) {
   else if (w.codes && x.rows <= kQuantFewRows)
     multiply_quant_few(*args.pool, U, x, *w.codes, narrow, finish,
                        pieces.take(quant_few_scratch(*w.codes, x.rows)));
+  else if (w.is_short && x.rows <= kFewRows)
+    multiply_few_short(*args.pool, x, w.tiles, finish,
+                       pieces.take(few_rows_scratch(x.rows, x.cols)));
   else if (!w.codes && x.rows <= kFewRows)
-    (w.is_short ? multiply_few_short : multiply_few)(*args.pool, U, x, w.tiles, finish,
-                                                     pieces.take(few_rows_scratch(x.rows, x.cols)));
+    multiply_few(*args.pool, U, x, w.tiles, finish, pieces.take(few_rows_scratch(x.rows, x.cols)));
   else
     multiply_rows(*args.pool, U, x, w, false, finish, pieces);
 }
