@@ -109,6 +109,20 @@ TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
   const CliResult r = wick(train(data_, out_));
   expect_failed(r, {"update 1: the loss is ", "nothing was trained before it", "wick eval"});
   EXPECT_EQ(r.err.find("--learning-rate"), std::string::npos) << r.err;
+  for (const char* form : {"--json", "--quiet"}) {
+    const CliResult e =
+        wick({"eval", "--model", model_, "--data", data_, "--no-exact-match", form});
+    expect_failed(e, {"test.jsonl:1: the loss of this row is not a finite number", "--dtype f32"});
+    if (form == std::string("--json")) {
+      EXPECT_TRUE(e.event("eval")["loss"].is_null()) << e.out;
+    }
+  }
+  folder_.write("choices.jsonl", R"({"question": "a?", "choices": ["b", "c"], "answer": 0})"
+                                 "\n");
+  expect_failed(wick({"eval", "--model", model_, "--data", folder_.path("choices.jsonl")}),
+                {"choices.jsonl:1: the loss of this row is not a finite number"});
+  expect_failed(wick({"train", "--test", "--model", model_, "--data", data_, "--adapter-path", ""}),
+                {"test.jsonl:1: the loss of this row is not a finite number"});
 }
 
 // A head of its own counts although config.json says that it is the embedding, as in transformers;
