@@ -111,9 +111,11 @@ class TrainRun {
   double lower_valid_ = std::numeric_limits<double>::infinity();
   std::vector<float> best_params_;  // where the best is kept
   std::vector<std::string> messages_;
-  bool saved_ = false;            // the result, by this process
-  bool look_due_ = false;         // at the held-out rows after the last update: it was stopped
-  int64_t checkpoint_step_ = -1;  // of the last whole checkpoint; -1: none
+  bool saved_ = false;             // the result, by this process
+  bool look_due_ = false;          // at the held-out rows after the last update: it was stopped
+  std::vector<int64_t> numbered_;  // updates whose results this run has kept by number
+  bool knows_numbered_ = true;     // whether numbered_ has them all
+  int64_t checkpoint_step_ = -1;   // of the last whole checkpoint; -1: none
   struct Started {
     int64_t index = 0;
     std::vector<Pack> packs;
