@@ -224,7 +224,7 @@ class Trainer {
 
   // Trains, saves into adapter_path and leaves the adapter attached to the model. Once: a trainer
   // that has made updates is refused.
-  // Throws: kInternal when the loss is not finite (the last good checkpoint stays), kIo.
+  // Throws: kInternal when the loss is not finite (the last checkpoint stays), kIo.
   TrainResult run(const TrainCallbacks& callbacks = {});
 
  private:

@@ -92,8 +92,11 @@ class TrainRun {
   bool save_due(int64_t step) const;
   // Whether the update behind that one may be started before that one is finished.
   bool may_start_behind(int64_t step) const;
+  // What a run that fails leaves behind, as the end of a message.
   std::string kept_words() const;
-  [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
+  // After `index` updates; `what` says which number is not finite.
+  [[noreturn]] void fail_not_finite(int64_t index, const std::string& what) const;
+  std::string lines_of(int64_t index) const;  // of an update's rows, the first few
 
   RunStep& step_;
   RunSetup setup_;

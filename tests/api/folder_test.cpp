@@ -28,8 +28,14 @@ class Folder : public RunTest {
   }
 };
 
-TEST_F(Folder, ADivergingRunStopsAndKeepsTheLastCheckpoint) {
+TEST_F(Folder, ADivergingRunStopsAndSaysWhatIsKept) {
   Model model = Model::load(engine_);
+  auto refusal = [&](const TrainOptions& o) {
+    return message_of([&] { Trainer(model, o).run(); });
+  };
+  auto expect_parts = [](const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
   Trainer(model, options("run")).run();
   const std::string good = bytes("run/adapter_model.safetensors");
 
@@ -46,10 +52,36 @@ TEST_F(Folder, ADivergingRunStopsAndKeepsTheLastCheckpoint) {
 
   TrainOptions o = options("run");
   o.init_adapter = (root_ / "wild").string();
-  std::string refused = message_of([&] { Trainer(model, o).run(); });
-  EXPECT_NE(refused.find("update 1: the loss is"), std::string::npos) << refused;
-  EXPECT_NE(refused.find("last good checkpoint"), std::string::npos) << refused;
+  expect_parts(refusal(o), {"before the first update: the held-out loss is ",
+                            "nothing of this run had been saved yet, and ",
+                            "run still has an earlier run's; nothing was trained before it"});
   EXPECT_EQ(bytes("run/adapter_model.safetensors"), good);
+  o.adapter_path = (root_ / "fresh").string();
+  fs::remove(root_ / "data/valid.jsonl");
+  expect_parts(refusal(o), {"update 1: the loss is ",
+                            "nothing of this run had been saved yet; nothing was trained before"});
+
+  // Each update makes the parameters a hundred times larger.
+  TrainOptions steep = options("steep");
+  steep.iters = 60;
+  steep.save_every = 1;
+  steep.learning_rate = steep.weight_decay = 10;
+  steep.lr_schedule = "constant";
+  const std::string said = refusal(steep);
+  const int64_t bad = std::stoll(said.substr(std::string("update ").size()));
+  expect_parts(said, {": the loss is ", cat("the checkpoint of update ", bad - 1, " in "),
+                      "steep is kept; try a lower --learning-rate"});
+  EXPECT_EQ(said.find("--resume"), std::string::npos) << said;  // it would only diverge again
+
+  // What the held-out rows show first is not saved.
+  write_file(root_ / "data/valid.jsonl", kChatRow);
+  steep.steps_per_eval = 1;
+  const std::string earlier = refusal(steep);
+  const std::string begin = "after update ";
+  ASSERT_TRUE(earlier.starts_with(begin)) << earlier;
+  const int64_t seen = std::stoll(earlier.substr(begin.size()));
+  EXPECT_EQ(seen, bad - 1);
+  expect_parts(earlier, {": the held-out loss is ", cat("the checkpoint of update ", seen - 1)});
 }
 
 // Beside a result of another run it would be taken for that one's.

@@ -107,7 +107,8 @@ TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
                 &huge, sizeof huge);
   std::ofstream(file, std::ios::binary) << bytes;
   const CliResult r = wick(train(data_, out_));
-  expect_failed(r, {"update 1: the loss is ", "nothing was trained before it", "wick eval"});
+  expect_failed(r, {"before the first update: the held-out loss is ",
+                    "nothing was trained before it", "wick eval"});
   EXPECT_EQ(r.err.find("--learning-rate"), std::string::npos) << r.err;
   for (const char* form : {"--json", "--quiet"}) {
     const CliResult e =
