@@ -103,6 +103,13 @@ TEST(Usage, MissingFlags) {
 }
 
 TEST(Usage, WhatPeersHaveAndWickDoesNot) {
+  const std::pair<const char*, const char*> kOptimizers[] = {
+      {"adamw8bit", "adamw_8bit"},        {"adamw_bnb_8bit", "adamw_8bit"},
+      {"paged_adamw_8bit", "adamw_8bit"}, {"adamw_hf", "adamw"},
+      {"adamw_torch_fused", "adamw"},     {"paged_lion_32bit", "lion"}};
+  for (const auto& [theirs, ours] : kOptimizers)
+    expect_refused(wick({"train", "--optimizer", theirs}), 2, "wick train",
+                   {cat("did you mean ", ours, "?")});
   expect_refused(wick({"train", "--report-to", "wandb"}), 2, "wick train",
                  {"--report-to", "report.html", "--json"});
   expect_refused(wick({"train", "--trust-remote-code"}), 2, "wick train",
