@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <sstream>
@@ -108,6 +109,19 @@ Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(optio
     board_ = std::make_unique<EventFile>(options.tensorboard, first_update);
 }
 
+// Under TRL's names, behind what its logs have before them.
+void Watch::add_rewards(const std::string& split, const PreferenceReport& p,
+                        std::vector<EventFile::Scalar>& scalars) const {
+  if (!p.present) return;
+  const EventFile::Scalar all[] = {{split + "/rewards/chosen", p.chosen},
+                                   {split + "/rewards/rejected", p.rejected},
+                                   {split + "/rewards/margins", p.margin},
+                                   {split + "/rewards/accuracies", p.accuracy}};
+  for (const EventFile::Scalar& one : all)
+    if (!std::isnan(one.second)) scalars.push_back(one);
+  if (options_.loss == "kto") scalars.emplace_back(split + "/kl", p.divergence);
+}
+
 void Watch::line(const Json& event) {
   if (!metrics_.is_open()) return;
   metrics_ << dump_json(event) << std::endl;
@@ -127,10 +141,11 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   made.on_progress = [this, &callbacks](const StepReport& r) {
     line(step_event(r));
     if (board_) {
-      const EventFile::Scalar scalars[] = {{"train/loss", r.update_loss},
-                                           {"learning_rate", r.learning_rate},
-                                           {"grad_norm", r.grad_norm},
-                                           {"tokens_per_second", r.tokens_per_second}};
+      std::vector<EventFile::Scalar> scalars = {{"train/loss", r.update_loss},
+                                                {"learning_rate", r.learning_rate},
+                                                {"grad_norm", r.grad_norm},
+                                                {"tokens_per_second", r.tokens_per_second}};
+      add_rewards("train", r.preference, scalars);
       board_->add(r.step, scalars);
     }
     if (callbacks.on_progress) callbacks.on_progress(r);
@@ -138,7 +153,8 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   made.on_eval = [this, &callbacks](const EvalReport& r) {
     line(eval_event(r));
     if (board_) {
-      const EventFile::Scalar scalars[] = {{"valid/loss", r.loss}};
+      std::vector<EventFile::Scalar> scalars = {{"valid/loss", r.loss}};
+      add_rewards("valid", r.preference, scalars);
       board_->add(r.step, scalars);
     }
     if (callbacks.on_eval) callbacks.on_eval(r);

@@ -26,6 +26,8 @@ class Watch {
 
  private:
   void line(const Json& event);
+  void add_rewards(const std::string& split, const PreferenceReport& preference,
+                   std::vector<EventFile::Scalar>& scalars) const;
   void run_hook(const EvalReport& report, const TrainCallbacks& callbacks) const;
 
   const TrainOptions& options_;

@@ -297,7 +297,8 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
     const float norm = finish_update();
     ++done;
     bool last = done == updates_;
-    const StepReport progress = make_report(done, schedule_.rate(done - 1), norm);
+    StepReport progress = make_report(done, schedule_.rate(done - 1), norm);
+    if (Loss* kind = step_.loss_kind()) progress.preference = kind->take_update();
     if (callbacks.on_progress) callbacks.on_progress(progress);
     const bool reported = done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1;
     if (reported) report(progress, callbacks);

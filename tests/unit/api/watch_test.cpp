@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -136,6 +137,56 @@ TEST_F(WatchTest, EventsCanBeReadBack) {
   EXPECT_EQ(got.at("300 learning_rate"), 1e-3f);
   EXPECT_EQ(got.at("300 grad_norm"), 0.5f);
   EXPECT_EQ(got.at("300 tokens_per_second"), 1000.0f);
+}
+
+TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
+  TrainOptions o;
+  o.tensorboard = path("logs");
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  StepReport s = step(1, 0.5);
+  s.preference = {.present = true,
+                  .chosen = 0.75,
+                  .rejected = -0.25,
+                  .margin = 1,
+                  .accuracy = 0.5,
+                  .divergence = 0};
+  EvalReport e;
+  e.step = 1;
+  e.preference = s.preference;
+  // Of one answer and no pair.
+  EvalReport half;
+  half.step = 2;
+  half.preference = {.present = true,
+                     .chosen = 0.5,
+                     .rejected = none,
+                     .margin = none,
+                     .accuracy = none,
+                     .divergence = 0.125};
+  const TrainCallbacks silent;
+  {
+    Watch watch(o, 0);
+    watch.around(silent).on_progress(s);
+    watch.around(silent).on_eval(e);
+  }
+  std::vector<std::string> versions;
+  std::map<std::string, float> got = read_events(o.tensorboard, versions);
+  for (const std::string at : {"1 train/", "1 valid/"}) {
+    EXPECT_EQ(got.at(at + "rewards/chosen"), 0.75f);
+    EXPECT_EQ(got.at(at + "rewards/rejected"), -0.25f);
+    EXPECT_EQ(got.at(at + "rewards/margins"), 1.0f);
+    EXPECT_EQ(got.at(at + "rewards/accuracies"), 0.5f);
+    EXPECT_FALSE(got.contains(at + "kl"));
+  }
+  o.loss = "kto";
+  o.tensorboard = path("kto");
+  {
+    Watch watch(o, 0);
+    watch.around(silent).on_eval(half);
+  }
+  got = read_events(o.tensorboard, versions);
+  EXPECT_EQ(got.size(), 3u);
+  EXPECT_EQ(got.at("2 valid/rewards/chosen"), 0.5f);
+  EXPECT_EQ(got.at("2 valid/kl"), 0.125f);
 }
 
 TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
