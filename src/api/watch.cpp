@@ -130,8 +130,12 @@ void Watch::line(const Json& event) {
 
 void Watch::run_hook(const EvalReport& report, const TrainCallbacks& callbacks) const {
   if (options_.hook.empty()) return;
+  auto stop = [&] {
+    return (callbacks.should_stop && callbacks.should_stop()) ||
+           (callbacks.should_give_up && callbacks.should_give_up());
+  };
   const std::string wrong =
-      run_command(options_.hook, dump_json(eval_event(report)) + "\n", options_.hook_seconds);
+      run_command(options_.hook, dump_json(eval_event(report)) + "\n", options_.hook_seconds, stop);
   if (!wrong.empty() && callbacks.on_message)
     callbacks.on_message(cat("warning: --hook ", options_.hook, ": ", wrong));
 }
@@ -167,7 +171,8 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   return made;
 }
 
-std::string run_command(const std::string& command, const std::string& input, double seconds) {
+std::string run_command(const std::string& command, const std::string& input, double seconds,
+                        const std::function<bool()>& should_stop) {
   // A file and no pipe: a command that does not read must not stop the run.
   std::FILE* file = std::tmpfile();
   if (!file) return cat("no temporary file: ", std::strerror(errno));
@@ -194,10 +199,11 @@ std::string run_command(const std::string& command, const std::string& input, do
     done = ::waitpid(child, &status, WNOHANG);
     if (done < 0) return cat("cannot be waited for: ", std::strerror(errno));
     if (done > 0) break;
-    if (std::chrono::steady_clock::now() > end) {
+    const bool late = std::chrono::steady_clock::now() > end;
+    if (late || (should_stop && should_stop())) {
       ::kill(-child, SIGKILL);
       ::waitpid(child, &status, 0);
-      return cat("ended after ", seconds, " seconds");
+      return late ? cat("ended after ", seconds, " seconds") : "ended, since the run is to stop";
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

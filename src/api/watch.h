@@ -36,7 +36,9 @@ class Watch {
 };
 
 // Runs `command` in a shell with `input` as its standard input; what it prints goes to standard
-// error. "" when it returns 0, else what went wrong. Ends it and its children after `seconds`.
-std::string run_command(const std::string& command, const std::string& input, double seconds);
+// error. "" when it returns 0, else what went wrong. Ends it and its children after `seconds`, and
+// as soon as `should_stop`, asked all the while, says so.
+std::string run_command(const std::string& command, const std::string& input, double seconds,
+                        const std::function<bool()>& should_stop = {});
 
 }  // namespace wick

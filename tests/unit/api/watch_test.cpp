@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -243,6 +244,31 @@ TEST_F(WatchTest, CommandsThatDoNotEndAreEnded) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   EXPECT_EQ(run_command("true", std::string(1 << 20, 'x'), 10), "");
   EXPECT_NE(run_command("kill -9 $$", "", 10).find("signal 9"), std::string::npos);
+}
+
+TEST_F(WatchTest, ACommandEndsWithTheRunThatIsToStop) {
+  TrainOptions o;
+  o.hook_seconds = 86400;
+  // The sleeper is a child of the shell: it goes as well.
+  o.hook = "sleep 86400 & echo $! > " + path("half") + "; mv " + path("half") + " " +
+           path("sleeper") + "; wait";
+  std::vector<std::string> warnings;
+  TrainCallbacks c;
+  c.on_message = [&](const std::string& line) { warnings.push_back(line); };
+  c.should_stop = [&] { return std::filesystem::exists(path("sleeper")); };
+  Watch(o, 0).around(c).on_eval({});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("ended, since the run is to stop"), std::string::npos) << warnings[0];
+  const pid_t sleeper = std::stoi(read_file(path("sleeper")));
+  auto lives = [&] {
+    std::string words;
+    std::ifstream stat(cat("/proc/", sleeper, "/stat"));
+    std::getline(stat, words);
+    return !words.empty() && words.find(") Z ") == std::string::npos;
+  };
+  for (int i = 0; i < 1000 && lives(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(lives());
 }
 
 }  // namespace
