@@ -85,6 +85,8 @@ TEST(Usage, WrongValues) {
   expect_refused(wick({"generate", "--prompt"}), 2, "wick generate", {"--prompt needs a value"});
   expect_refused(wick({"generate", "--prompt", "--json"}), 2, "wick generate",
                  {"--prompt needs a value", "got the flag --json"});
+  expect_refused(wick({"generate", "-p", "x", "--top-p", "0"}), 2, "wick generate",
+                 {"--top-p got 0, wanted above 0"});
   expect_refused(wick({"generate", "-p", "x", "--top-p", "1.5"}), 2, "wick generate",
                  {"at most 1"});
   expect_refused(wick({"generate", "-p", "x", "--logit-bias", "3"}), 2, "wick generate",

@@ -111,8 +111,7 @@ TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
                     "nothing was trained before it", "wick eval"});
   EXPECT_EQ(r.err.find("--learning-rate"), std::string::npos) << r.err;
   for (const char* form : {"--json", "--quiet"}) {
-    const CliResult e =
-        wick({"eval", "--model", model_, "--data", data_, "--no-exact-match", form});
+    const CliResult e = wick({"eval", "--model", model_, "--data", data_, form});
     expect_failed(e, {"test.jsonl:1: the loss of this row is not a finite number", "--dtype f32"});
     if (form == std::string("--json")) {
       EXPECT_TRUE(e.event("eval")["loss"].is_null()) << e.out;
@@ -193,6 +192,16 @@ TEST_F(Wrong, Data) {
   std::filesystem::create_directories(folder_.path("empty"));
   expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl", "it is empty"});
   EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Wrong, RowsOfCompletionsWantALabelForKto) {
+  std::vector<std::string> arguments =
+      train(folder_.write("rows.jsonl", R"({"prompt":"a","completion":"b"})"
+                                        "\n"),
+            out_);
+  for (const char* more : {"--loss", "kto"}) arguments.push_back(more);
+  expect_failed(wick(arguments),
+                {"rows.jsonl:1", "kto also takes a \"label\" beside the \"comple"});
 }
 
 // Nothing is wrong with rows of another loss, and `wick data --fix` would keep them.
