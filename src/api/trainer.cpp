@@ -293,6 +293,9 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
                            : cat("--warmup ", report::number(options.warmup),
                                  " is more than the run's updates: the rate rises over all ",
                                  report::count(updates)));
+  if (options.fine_tune_type == "lora" && options.alpha == 0 && options.alpha_pattern.empty())
+    messages.push_back(
+        "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");
   declare();
   open_reference();
 }
