@@ -53,9 +53,9 @@ void Trainer::Impl::check_loss() {
     refuse(cat("--loss is \"", o.loss, "\", wanted sft, dpo, simpo, orpo, kto or distill"));
   if (o.beta < 0) o.beta = o.loss == "simpo" ? 2.0 : 0.1;
   in_range("beta", o.beta, 0.0, 1e6);
-  // Only orpo's likelihood does not hang on it.
-  if (o.beta == 0 && o.loss != "orpo")
-    refuse(cat("--beta is 0: --loss ", o.loss,
+  // Only orpo's likelihood does not hang on it. Less than a float has is 0 as well.
+  if (static_cast<float>(o.beta) == 0 && o.loss != "orpo")
+    refuse(cat("--beta is ", o.beta, ": --loss ", o.loss,
                " would give every answer the same reward and learn nothing; wanted more than 0"));
   in_range("label-smoothing", o.label_smoothing, 0.0, 0.5);
   in_range("simpo-gamma", o.simpo_gamma, 0.0, 1e6);

@@ -324,7 +324,7 @@ std::string TrainRun::kept_words() const {
   if (checkpoint_step_ >= 0)
     return cat("; the checkpoint of update ", checkpoint_step_, " in ", folder, " is kept");
   return cat("; nothing of this run had been saved yet",
-             std::filesystem::exists(checkpoint_path(folder))
+             std::filesystem::is_regular_file(checkpoint_path(folder))
                  ? cat(", and ", folder, " still has an earlier run's")
                  : "");
 }

@@ -123,6 +123,10 @@ TEST_F(Misuse, NumbersThatAreNone) {
       o.beta = 0;
     });
   refuses_run([&](TrainOptions& o) {
+    o.loss = "dpo";
+    o.beta = 1e-300;
+  });
+  refuses_run([&](TrainOptions& o) {
     o.loss = "kto";
     o.desirable_weight = o.undesirable_weight = 0;
   });
