@@ -271,6 +271,10 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
                  return std::vector<float>(part.begin(), part.end());
                });
   write_model_files(m, folder);
+  // An adapter of an earlier run there: whoever loads the folder would put it on top.
+  std::error_code none;
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+    std::filesystem::remove(std::filesystem::path(folder) / file, none);
 }
 
 void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {

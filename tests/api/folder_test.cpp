@@ -155,5 +155,19 @@ TEST_F(Folder, AFolderThatIsUsedAgainLosesTheNumberedResultsOfTheRunBefore) {
   EXPECT_EQ(numbered(), theirs);
 }
 
+TEST_F(Folder, AWholeModelIsNotTheBaseOfTheAdapterBefore) {
+  Model model = Model::load(engine_, {.dtype = "f32"});
+  TrainOptions o = options("run");
+  o.iters = 2;
+  Trainer(model, o).run();
+  ASSERT_TRUE(fs::exists(root_ / "run/adapter_config.json"));
+  o.fine_tune_type = "full";
+  Model whole = Model::load(engine_, {.dtype = "f32"});
+  Trainer(whole, o).run();
+  EXPECT_TRUE(fs::exists(root_ / "run/config.json"));
+  EXPECT_FALSE(fs::exists(root_ / "run/adapter_config.json"));
+  EXPECT_FALSE(fs::exists(root_ / "run/adapter_model.safetensors"));
+}
+
 }  // namespace
 }  // namespace wick
