@@ -14,7 +14,7 @@ namespace wick {
 
 struct ModelOptions {
   std::string model = {};         // a folder in Hugging Face layout or a name in the hub cache;
-                                  // "": the small model inside the binary
+                                  // "" or wick-embedded: the small model inside the binary
   std::string adapter_path = {};  // a PEFT folder to attach; "": none
   std::string dtype = "auto";     // compute type: auto, f32, bf16; auto is bf16 where
                                   // the device has units for it

@@ -126,7 +126,8 @@ struct TrainOptions {
   double hook_seconds = 60;      // after which it is ended
 };
 
-// Rewards of answers; accuracy is the share of pairs whose chosen answer has the higher one.
+// Rewards of answers; accuracy is the share of pairs whose chosen answer has the higher one. Not a
+// number where there is nothing that it would be of: a mean of no answers, an accuracy of no pairs.
 struct PreferenceReport {
   bool present = false;
   double chosen = 0, rejected = 0, margin = 0, accuracy = 0;
@@ -145,7 +146,7 @@ struct StepReport {
   int64_t forecast_bytes = 0;  // the plan's, on top of what the process had before it
   double seconds = 0, seconds_left = 0;
   double update_loss = 0;            // of this update alone
-  PreferenceReport preference = {};  // since the last report
+  PreferenceReport preference = {};  // since the last report; to on_progress of this update alone
 };
 
 struct EvalSample {
@@ -224,7 +225,7 @@ class Trainer {
 
   // Trains, saves into adapter_path and leaves the adapter attached to the model. Once: a trainer
   // that has made updates is refused.
-  // Throws: kInternal when the loss is not finite (the last good checkpoint stays), kIo.
+  // Throws: kInternal when the loss is not finite (the last checkpoint stays), kIo.
   TrainResult run(const TrainCallbacks& callbacks = {});
 
  private:

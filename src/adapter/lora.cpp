@@ -172,10 +172,12 @@ void Adapter::declare_tokens(std::span<const LinearInfo> linears) {
         fail(ErrorCode::kInvalidArgument, what, " has ", ids[i],
              ids[i] < 0 || ids[i] >= l.in ? cat(", but the model's tokens are 0 to ", l.in - 1)
                                           : std::string(" twice"));
-    for (const char* other : {"model.embed_tokens", "lm_head"})
-      if (find(other) || find_whole(other))
+    // The rows are the embedding's, and those of a head that is tied to it.
+    for (const LinearInfo& other : linears)
+      if ((other.kind == ModuleKind::kEmbedding || other.tied) &&
+          (find(other.module) || find_whole(other.module)))
         fail(
-            ErrorCode::kUnsupported, what, " and an adapter of ", other,
+            ErrorCode::kUnsupported, what, " and an adapter of ", other.module,
             " do not go together; leave one out (an adapter that PEFT has trained: merge it there, "
             "with merge_and_unload, and use the result as the model)");
     tokens_ = TokenRows{ids, l.module, l.in, l.out};

@@ -43,6 +43,7 @@ struct LinearInfo {
   int64_t layer = -1;  // -1: outside the blocks
   int64_t group = 0;   // linears of one group share their input
   ModuleKind kind = ModuleKind::kLinear;
+  bool tied = false;  // a head whose weight is the embedding's
 
   Shape weight_shape() const {
     if (kind == ModuleKind::kGain || kind == ModuleKind::kBias) return {out};

@@ -213,7 +213,8 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
   }
   score_examples(m, set, options, result);
   summarize_losses(result);
-  if (options.exact_match) match_answers(m, set, options, result);
+  // Nothing can be drawn from logits that are none.
+  if (options.exact_match && std::isfinite(result.loss)) match_answers(m, set, options, result);
   result.seconds = seconds_since(started);
   return result;
 }

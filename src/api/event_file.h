@@ -17,7 +17,7 @@ class EventFile {
   // files say of later steps. Throws: kIo.
   EventFile(const std::filesystem::path& folder, int64_t from_step);
 
-  using Scalar = std::pair<const char*, double>;  // tag, value
+  using Scalar = std::pair<std::string, double>;  // tag, value
   // Throws: kIo.
   void add(int64_t step, std::span<const Scalar> scalars);
 

@@ -29,6 +29,14 @@ const EmbeddedFile& embedded(const std::vector<EmbeddedFile>& files, const char*
   fail(ErrorCode::kNotFound, "this build of wick has no model inside; name one with --model");
 }
 
+// What adapters and reports call it; a folder of that name goes first.
+constexpr const char* kEmbeddedName = "wick-embedded";
+
+bool names_embedded(const std::string& model) {
+  std::error_code none;
+  return model.empty() || (model == kEmbeddedName && !std::filesystem::exists(model, none));
+}
+
 Sources open_embedded(bool weights) {
   std::vector<EmbeddedFile> files = embedded_model_files();
   Sources s;
@@ -98,7 +106,7 @@ const Tokenizer& Model::Impl::words() const {
 
 std::string Model::Impl::name() const {
   if (!options.shape.empty()) return options.shape;
-  return folder.folder.empty() ? "wick-embedded" : folder.folder.string();
+  return folder.folder.empty() ? kEmbeddedName : folder.folder.string();
 }
 
 std::vector<int32_t> Model::Impl::stop_tokens() const {
@@ -134,9 +142,9 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
   if (!options.shape.empty() && !options.model.empty())
     fail(ErrorCode::kInvalidArgument, "--shape ", options.shape,
          " takes the place of a model; leave --model ", options.model, " out");
-  Sources s = !options.shape.empty()  ? open_shape(options.shape)
-              : options.model.empty() ? open_embedded(from_files)
-                                      : open_folder(options.model, from_files);
+  Sources s = !options.shape.empty()          ? open_shape(options.shape)
+              : names_embedded(options.model) ? open_embedded(from_files)
+                                              : open_folder(options.model, from_files);
   auto impl = std::make_unique<Impl>();
   impl->engine = &engine;
   impl->options = options;

@@ -63,8 +63,10 @@ std::string held_out_words(const Run& run) {
   auto kept = std::find_if(r.evals.rbegin(), r.evals.rend(),
                            [&](const EvalReport& e) { return e.loss == r.valid_loss; });
   const EvalReport& last = kept == r.evals.rend() ? r.evals.back() : *kept;
-  return cat("accuracy ", percent(r.evals.front().preference.accuracy), " → ",
-             percent(last.preference.accuracy));
+  const PreferenceReport &then = r.evals.front().preference, &now = last.preference;
+  if (std::isnan(now.accuracy))
+    return cat("margin of rewards ", number(then.margin, 3), " → ", number(now.margin, 3));
+  return cat("accuracy ", percent(then.accuracy), " → ", percent(now.accuracy));
 }
 
 std::string heading(const Run& run) {
@@ -136,18 +138,22 @@ std::string reward_chart(const Run& run) {
       rejected{.name = "rejected", .css = "held", .points = {}};
   for (const StepReport& s : run.result.history) {
     if (!s.preference.present) continue;
-    chosen.points.emplace_back(static_cast<double>(s.step), s.preference.chosen);
-    rejected.points.emplace_back(static_cast<double>(s.step), s.preference.rejected);
+    for (auto& [series, reward] :
+         {std::pair(&chosen, s.preference.chosen), std::pair(&rejected, s.preference.rejected)})
+      if (!std::isnan(reward)) series->points.emplace_back(static_cast<double>(s.step), reward);
   }
-  if (chosen.points.empty()) return "";
+  if (chosen.points.empty() && rejected.points.empty()) return "";
   const PreferenceReport& last = run.result.history.back().preference;
   const std::string svg =
       line_chart({chosen, rejected}, {.title = "Rewards of chosen and rejected answers by update",
                                       .x_name = "updates",
                                       .y_name = "reward",
                                       .height = 260});
-  return cat("<figure>", svg, "</figure>\n<p class=\"note\">At the end the chosen answer has the ",
-             "higher reward in ", fixed(100 * last.accuracy, 0), " % of the pairs.</p>\n");
+  return cat("<figure>", svg, "</figure>\n",
+             std::isnan(last.accuracy)
+                 ? ""
+                 : cat("<p class=\"note\">At the end the chosen answer has the higher reward in ",
+                       fixed(100 * last.accuracy, 0), " % of the pairs.</p>\n"));
 }
 
 // The numbers behind the charts, for eyes that prefer them and for programs that cannot see.
@@ -175,15 +181,22 @@ std::string history_table(const Run& run) {
   }
   if (run.held_out()) {
     const std::vector<EvalReport>& evals = run.result.evals;
-    const bool pairs = !evals.empty() && evals.front().preference.present;
+    const bool compared = !evals.empty() && evals.front().preference.present;
+    const bool pairs = compared && !std::isnan(evals.front().preference.accuracy);
     out +=
         cat("<table class=\"numbers\"><caption>Held-out rows</caption><thead><tr>"
             "<th scope=\"col\">update</th><th scope=\"col\">loss</th>"
             "<th scope=\"col\">",
-            pairs ? "accuracy" : "perplexity", "</th></tr></thead><tbody>\n");
+            pairs      ? "accuracy"
+            : compared ? "margin of rewards"
+                       : "perplexity",
+            "</th></tr></thead><tbody>\n");
     for (const EvalReport& e : evals)
       out += cat("<tr><td>", count(e.step), "</td><td>", fixed(e.loss, 4), "</td><td>",
-                 pairs ? percent(e.preference.accuracy) : number(e.perplexity), "</td></tr>\n");
+                 pairs      ? percent(e.preference.accuracy)
+                 : compared ? number(e.preference.margin, 3)
+                            : number(e.perplexity),
+                 "</td></tr>\n");
     out += "</tbody></table>\n";
   }
   return out + "</div></details>\n";

@@ -271,6 +271,10 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
                  return std::vector<float>(part.begin(), part.end());
                });
   write_model_files(m, folder);
+  // An adapter of an earlier run there: whoever loads the folder would put it on top.
+  std::error_code none;
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+    std::filesystem::remove(std::filesystem::path(folder) / file, none);
 }
 
 void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
@@ -294,6 +298,9 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
                            : cat("--warmup ", report::number(options.warmup),
                                  " is more than the run's updates: the rate rises over all ",
                                  report::count(updates)));
+  if (options.fine_tune_type == "lora" && options.alpha == 0 && options.alpha_pattern.empty())
+    messages.push_back(
+        "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");
   declare();
   open_reference();
 }

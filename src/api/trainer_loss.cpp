@@ -53,10 +53,16 @@ void Trainer::Impl::check_loss() {
     refuse(cat("--loss is \"", o.loss, "\", wanted sft, dpo, simpo, orpo, kto or distill"));
   if (o.beta < 0) o.beta = o.loss == "simpo" ? 2.0 : 0.1;
   in_range("beta", o.beta, 0.0, 1e6);
+  // Only orpo's likelihood does not hang on it. Less than a float has is 0 as well.
+  if (static_cast<float>(o.beta) == 0 && o.loss != "orpo")
+    refuse(cat("--beta is ", o.beta, ": --loss ", o.loss,
+               " would give every answer the same reward and learn nothing; wanted more than 0"));
   in_range("label-smoothing", o.label_smoothing, 0.0, 0.5);
   in_range("simpo-gamma", o.simpo_gamma, 0.0, 1e6);
   in_range("desirable-weight", o.desirable_weight, 0.0, 1e6);
   in_range("undesirable-weight", o.undesirable_weight, 0.0, 1e6);
+  if (o.loss == "kto" && o.desirable_weight == 0 && o.undesirable_weight == 0)
+    refuse("--desirable-weight and --undesirable-weight are both 0: nothing would be learnt");
   if (o.loss == "kto" && o.batch_size * o.grad_accumulation_steps < 2)
     refuse(
         "--loss kto compares the answers of an update with each other: --batch-size times "

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <sstream>
@@ -108,6 +109,19 @@ Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(optio
     board_ = std::make_unique<EventFile>(options.tensorboard, first_update);
 }
 
+// Under TRL's names, behind what its logs have before them.
+void Watch::add_rewards(const std::string& split, const PreferenceReport& p,
+                        std::vector<EventFile::Scalar>& scalars) const {
+  if (!p.present) return;
+  const EventFile::Scalar all[] = {{split + "/rewards/chosen", p.chosen},
+                                   {split + "/rewards/rejected", p.rejected},
+                                   {split + "/rewards/margins", p.margin},
+                                   {split + "/rewards/accuracies", p.accuracy}};
+  for (const EventFile::Scalar& one : all)
+    if (!std::isnan(one.second)) scalars.push_back(one);
+  if (options_.loss == "kto") scalars.emplace_back(split + "/kl", p.divergence);
+}
+
 void Watch::line(const Json& event) {
   if (!metrics_.is_open()) return;
   metrics_ << dump_json(event) << std::endl;
@@ -116,8 +130,12 @@ void Watch::line(const Json& event) {
 
 void Watch::run_hook(const EvalReport& report, const TrainCallbacks& callbacks) const {
   if (options_.hook.empty()) return;
+  auto stop = [&] {
+    return (callbacks.should_stop && callbacks.should_stop()) ||
+           (callbacks.should_give_up && callbacks.should_give_up());
+  };
   const std::string wrong =
-      run_command(options_.hook, dump_json(eval_event(report)) + "\n", options_.hook_seconds);
+      run_command(options_.hook, dump_json(eval_event(report)) + "\n", options_.hook_seconds, stop);
   if (!wrong.empty() && callbacks.on_message)
     callbacks.on_message(cat("warning: --hook ", options_.hook, ": ", wrong));
 }
@@ -127,10 +145,11 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   made.on_progress = [this, &callbacks](const StepReport& r) {
     line(step_event(r));
     if (board_) {
-      const EventFile::Scalar scalars[] = {{"train/loss", r.update_loss},
-                                           {"learning_rate", r.learning_rate},
-                                           {"grad_norm", r.grad_norm},
-                                           {"tokens_per_second", r.tokens_per_second}};
+      std::vector<EventFile::Scalar> scalars = {{"train/loss", r.update_loss},
+                                                {"learning_rate", r.learning_rate},
+                                                {"grad_norm", r.grad_norm},
+                                                {"tokens_per_second", r.tokens_per_second}};
+      add_rewards("train", r.preference, scalars);
       board_->add(r.step, scalars);
     }
     if (callbacks.on_progress) callbacks.on_progress(r);
@@ -138,7 +157,8 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   made.on_eval = [this, &callbacks](const EvalReport& r) {
     line(eval_event(r));
     if (board_) {
-      const EventFile::Scalar scalars[] = {{"valid/loss", r.loss}};
+      std::vector<EventFile::Scalar> scalars = {{"valid/loss", r.loss}};
+      add_rewards("valid", r.preference, scalars);
       board_->add(r.step, scalars);
     }
     if (callbacks.on_eval) callbacks.on_eval(r);
@@ -151,7 +171,8 @@ TrainCallbacks Watch::around(const TrainCallbacks& callbacks) {
   return made;
 }
 
-std::string run_command(const std::string& command, const std::string& input, double seconds) {
+std::string run_command(const std::string& command, const std::string& input, double seconds,
+                        const std::function<bool()>& should_stop) {
   // A file and no pipe: a command that does not read must not stop the run.
   std::FILE* file = std::tmpfile();
   if (!file) return cat("no temporary file: ", std::strerror(errno));
@@ -178,10 +199,11 @@ std::string run_command(const std::string& command, const std::string& input, do
     done = ::waitpid(child, &status, WNOHANG);
     if (done < 0) return cat("cannot be waited for: ", std::strerror(errno));
     if (done > 0) break;
-    if (std::chrono::steady_clock::now() > end) {
+    const bool late = std::chrono::steady_clock::now() > end;
+    if (late || (should_stop && should_stop())) {
       ::kill(-child, SIGKILL);
       ::waitpid(child, &status, 0);
-      return cat("ended after ", seconds, " seconds");
+      return late ? cat("ended after ", seconds, " seconds") : "ended, since the run is to stop";
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

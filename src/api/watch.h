@@ -26,6 +26,8 @@ class Watch {
 
  private:
   void line(const Json& event);
+  void add_rewards(const std::string& split, const PreferenceReport& preference,
+                   std::vector<EventFile::Scalar>& scalars) const;
   void run_hook(const EvalReport& report, const TrainCallbacks& callbacks) const;
 
   const TrainOptions& options_;
@@ -34,7 +36,9 @@ class Watch {
 };
 
 // Runs `command` in a shell with `input` as its standard input; what it prints goes to standard
-// error. "" when it returns 0, else what went wrong. Ends it and its children after `seconds`.
-std::string run_command(const std::string& command, const std::string& input, double seconds);
+// error. "" when it returns 0, else what went wrong. Ends it and its children after `seconds`, and
+// as soon as `should_stop`, asked all the while, says so.
+std::string run_command(const std::string& command, const std::string& input, double seconds,
+                        const std::function<bool()>& should_stop = {});
 
 }  // namespace wick

@@ -41,6 +41,16 @@ std::string shown(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// Where no choice is a likely typing mistake, the longest that the word is about: other programs
+// have adamw_torch_fused.
+std::string nearest_choice(const std::string& word, const std::vector<std::string>& list) {
+  std::string near = nearest_name(word, list);
+  if (!near.empty()) return near;
+  for (const std::string& choice : list)
+    if (choice.size() > near.size() && word.find(choice) != std::string::npos) near = choice;
+  return near;
+}
+
 }  // namespace
 
 Json value_of_text(OptionKind kind, const std::string& text, const std::string& where) {
@@ -189,7 +199,7 @@ Option& Args::text(const std::string& names, std::string& target, const std::str
     target = given.get<std::string>();
     const auto& list = option.choices;
     if (list.empty() || std::find(list.begin(), list.end(), target) != list.end()) return;
-    std::string near = nearest_name(target, list);
+    const std::string near = nearest_choice(target, list);
     misuse(where, " got \"", target, "\", wanted ", joined(list, ", "),
            near.empty() ? "" : "; did you mean " + near + "?");
   };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "app/finite.h"
 #include "app/format.h"
 #include "app/options.h"
 #include "app/signals.h"
@@ -207,11 +208,14 @@ class Evaluation {
     Json summary = {{"event", "eval"}, {"split", split_}, {"file", file()}};
     summary.update(choices_ ? choices_json(e.choices) : result_json(e.rows));
     out_.event(summary);
-    if (out_.json()) return kDone;
-    head();
-    if (!model_.info().adapter_path.empty()) out_.say("adapter      " + model_.info().adapter_path);
-    show(e);
-    out_.say(cat("time         ", format_seconds(choices_ ? e.choices.seconds : e.rows.seconds)));
+    if (!out_.json()) {
+      head();
+      if (!model_.info().adapter_path.empty())
+        out_.say("adapter      " + model_.info().adapter_path);
+      show(e);
+      out_.say(cat("time         ", format_seconds(choices_ ? e.choices.seconds : e.rows.seconds)));
+    }
+    expect_numbers(e);
     return kDone;
   }
 
@@ -258,6 +262,7 @@ class Evaluation {
                compare_preferences(results[0].rows, results[1].rows, seed), true);
     }
     out_.event(summary);
+    for (const Evaluated& e : results) expect_numbers(e);
     return kDone;
   }
 
@@ -288,6 +293,11 @@ class Evaluation {
     for (const ChoiceRow& row : e.choices.examples) show_choice(row, out_);
     for (const ExampleResult& row : e.rows.examples) show_example(row, out_);
     return e;
+  }
+
+  void expect_numbers(const Evaluated& e) const {
+    expect_finite(e.choices, file());
+    expect_finite(e.rows, file());
   }
 
   std::string file() const { return data_ ? data_->file() : sources_.front().path; }
@@ -350,7 +360,8 @@ std::function<int()> declare_eval(Args& args) {
       "the "
       "mean difference B - A with an interval of 95 % (bootstrap over rows, from --seed) and a "
       "sign "
-      "test. Errors behind ± are standard errors over rows.";
+      "test. Errors behind ± are standard errors over rows. Where a row's loss is no finite "
+      "number, the exit code is 1.";
   args.json =
       "With --per-example one object per row: index, line, loss, tokens, and where it applies "
       "exact_match, expected, answer. At the end one with event (eval), split, file, loss, "

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "app/finite.h"
 #include "app/format.h"
 #include "app/signals.h"
 #include "app/train_flags.h"
@@ -42,6 +43,7 @@ void test_rows(Model& model, const TrainFlags& flags, const TrainOptions& option
              {"tokens", result.tokens}});
   out.result(cat("test    loss ", fixed(result.loss, 4), ", perplexity ",
                  general(result.perplexity, 5), " on ", plural(result.rows, "row")));
+  expect_finite(result, data.file());
 }
 
 // mlx-lm's --test without --train: what is in the folder, an adapter or a whole model, stays.

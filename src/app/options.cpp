@@ -134,6 +134,7 @@ void add_sampling_flags(Args& args, SamplingFlags& flags) {
 GenerateOptions SamplingFlags::checked(int64_t seed) const {
   GenerateOptions result = options;
   result.seed = static_cast<uint64_t>(seed);
+  if (options.top_p <= 0) throw UsageError("--top-p got 0, wanted above 0; 1 keeps all tokens");
   for (const auto& text : logit_bias) {
     size_t equals = text.find('=');
     int32_t id = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/prompt_file.h"
 
+#include <cctype>
 #include <sstream>
 
 #include "base/check.h"
@@ -62,7 +63,13 @@ std::vector<Prompt> prompts_of(std::string_view text, const std::string& path) {
 std::vector<Prompt> read_prompts(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
-  return prompts_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  // Lines of plain words are what a stranger tries first.
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != std::string_view::npos && std::isalpha(static_cast<unsigned char>(text[first])))
+    fail(ErrorCode::kCorruptFile, path,
+         ": holds no JSON; wanted is one object per line, such as {\"prompt\": \"Hello!\"}");
+  return prompts_of(text, path);
 }
 
 std::vector<std::string> read_prompt_texts(const std::string& path) {

@@ -27,7 +27,8 @@ void add_preference_flags(Args& args, TrainFlags& flags) {
             "What dpo and kto measure against: base is the state before training (with "
             "--init-adapter, that adapter), none, or the folder of an adapter or a model.");
   args.text("--teacher", o.teacher, "FOLDER",
-            "The model that distill learns from; it has the same vocabulary.")
+            "The model that distill learns from; it has the same vocabulary. wick-embedded is the "
+            "one inside wick.")
       .path();
   args.text("--teacher-adapter", o.teacher_adapter, "FOLDER", "An adapter of the teacher.").path();
   args.number("--distill-temperature", o.distill_temperature, "X",

@@ -34,7 +34,8 @@ std::string padded_right(std::string text, size_t width) {
 
 std::string preference_words(const PreferenceReport& p) {
   if (!p.present) return {};
-  return cat("  accuracy ", percent(p.accuracy, 0), "  margin ", fixed(p.margin, 4));
+  return cat(std::isnan(p.accuracy) ? "" : "  accuracy " + percent(p.accuracy, 0),
+             std::isnan(p.margin) ? "" : "  margin " + fixed(p.margin, 4));
 }
 
 std::string step_line(const StepReport& r, bool aligned) {

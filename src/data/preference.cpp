@@ -155,7 +155,12 @@ Example encode_preference(const RowEncoder& encoder, const DataOptions& options,
   if (chosen == nullptr && rejected == nullptr)
     fail(ErrorCode::kInvalidArgument,
          "the row has no \"chosen\" and \"rejected\"; a preference wants both, and a \"",
-         options.prompt_key, "\"; leave --loss out to learn the rows as they are");
+         options.prompt_key, '"',
+         member(row, options.completion_key)
+             ? cat(" (--loss kto also takes a \"label\" beside the \"", options.completion_key,
+                   "\")")
+             : "",
+         "; leave --loss out to learn the rows as they are");
   if (chosen == nullptr || rejected == nullptr)
     fail(ErrorCode::kCorruptFile, "the row has no \"", chosen ? "rejected" : "chosen",
          "\"; a preference wants both answers, and a \"", options.prompt_key, '"');

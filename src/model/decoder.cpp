@@ -198,7 +198,7 @@ std::vector<LinearInfo> adaptable_linears(const ModelConfig& c) {
       if (part.tensor.ends_with(".bias"))
         linears.push_back(
             {part.tensor, 1, part.shape[0], layer_of(part.tensor), group++, ModuleKind::kBias});
-  linears.push_back({kHead, c.hidden, c.vocab, -1, group++, ModuleKind::kHead});
+  linears.push_back({kHead, c.hidden, c.vocab, -1, group++, ModuleKind::kHead, c.tied});
   return linears;
 }
 

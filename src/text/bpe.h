@@ -40,6 +40,7 @@ class BpeModel {
 
   std::optional<int32_t> find(std::string_view token) const;
   const std::string* piece(int32_t id) const;  // nullptr: no such id
+  int64_t size() const { return static_cast<int64_t>(ids_.size()); }
   int64_t id_limit() const { return static_cast<int64_t>(pieces_.size()); }
 
   // Appends the tokens of one word. With `byte_level` each byte stands for its visible character.

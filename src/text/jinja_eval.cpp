@@ -255,7 +255,7 @@ Value Evaluator::make_macro(const Statement& s, const FramePtr& frame) {
   frame->held = true;
   auto macro = std::make_shared<Callable>();
   macro->name = s.name;
-  macro->is_macro = true;
+  macro->macro = &s;
   macro->call = [&s, weak = std::weak_ptr<Frame>(frame)](Evaluator& e, const Arguments& arguments) {
     return e.call_macro(s, weak.lock(), arguments);
   };

@@ -70,6 +70,7 @@ class Evaluator {
   void execute_with(const Statement& s, const FramePtr& frame);
   Str capture(const Block& block, const FramePtr& frame);
   Value make_macro(const Statement& s, const FramePtr& frame);
+  std::optional<Value> macro_property(const Callable& function, std::string_view name);
   Value call_macro(const Statement& s, const FramePtr& definition, const Arguments& arguments);
   FramePtr new_frame(const Block& block, const FramePtr& parent);
   void assign(const Expr& target, const Value& value, const FramePtr& frame);

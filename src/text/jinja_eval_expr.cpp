@@ -264,6 +264,19 @@ std::shared_ptr<const Callable> Evaluator::bind(const Value& self, std::string n
   return bound;
 }
 
+std::optional<Value> Evaluator::macro_property(const Callable& function, std::string_view name) {
+  if (!function.macro) return std::nullopt;
+  const Statement& s = *function.macro;
+  if (name == "name") return Value(function.name);
+  if (name == "catch_kwargs") return Value(s.uses_kwargs);
+  if (name == "catch_varargs") return Value(s.uses_varargs);
+  if (name == "caller") return Value(s.uses_caller);
+  if (name != "arguments") return std::nullopt;
+  std::vector<Value> names;
+  for (const Parameter& p : s.parameters) names.emplace_back(p.name);
+  return list(std::move(names), List::Kind::kTuple);
+}
+
 Value Evaluator::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) use_undefined(object);
   if (Method method = find_method(object, name)) return Value(bind(object, name, method));
@@ -277,7 +290,7 @@ Value Evaluator::attribute(const Value& object, const std::string& name) {
   } else if (const auto* cycler = object.get<Cycler>()) {
     if (name == "current") return (*cycler)->items[(*cycler)->pos];
   } else if (const auto* function = object.get<const Callable>()) {
-    if ((*function)->is_macro && name == "name") return Value((*function)->name);
+    if (auto found = macro_property(**function, name)) return *found;
   } else if (object.is_sequence() && object.list().kind == List::Kind::kGroup) {
     if (name == "grouper") return object.list().items[0];
     if (name == "list") return object.list().items[1];

@@ -181,20 +181,18 @@ Value center(Evaluator& e, const Value& v, const Arguments& a) {
 Value truncate(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "truncate", {"length", "killwords", "end", "leeway"}, 0);
   int64_t length = b.integer(0, 255), leeway = b.none(3) ? 5 : b.integer(3, 5);
-  Str end = b.has(2) ? b.string(2) : Str("...");
-  int64_t end_length = static_cast<int64_t>(code_point_count(end.text));
+  const Value end = b.get(2, Value("..."));
+  const int64_t end_length = e.length(end);
   if (length < end_length) raise("expected length >= ", end_length, ", got ", length);
   if (leeway < 0) raise("expected leeway >= 0, got ", leeway);
-  if (!v.is_string()) raise("object of type '", type_name(v), "' has no len()");
   if (e.length(v) <= length + leeway) return v;
   Value cut = slice(e, v, Value(), Value(length - end_length), Value());
   if (!b.boolean(1, false)) {
+    if (!cut.is_string()) raise("'", type_name(cut), " object' has no attribute 'rsplit'");
     size_t space = cut.text().rfind(' ');
     if (space != std::string::npos) cut = Value(cut.str().substr(0, space));
   }
-  Str out = cut.str();
-  out.append(end);
-  return e.string(std::move(out));
+  return binary_operator(e, "+", cut, end);
 }
 
 Value format(Evaluator& e, const Value& v, const Arguments& a) {

@@ -146,8 +146,8 @@ void print(std::string& out, const Value& value, bool as_repr, int depth) {
   } else if (const auto* loop = value.get<Loop>()) {
     out += cat("<LoopContext ", (*loop)->index0 + 1, "/", (*loop)->length(), ">");
   } else if (const auto* callable = value.get<const Callable>()) {
-    out += (*callable)->is_macro ? cat("<Macro '", (*callable)->name, "'>")
-                                 : cat("<function ", (*callable)->name, ">");
+    out += (*callable)->macro ? cat("<Macro '", (*callable)->name, "'>")
+                              : cat("<function ", (*callable)->name, ">");
   } else {
     out += cat("<", type_name(value), " object>");
   }

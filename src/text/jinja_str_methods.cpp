@@ -334,6 +334,21 @@ Value case_is(Evaluator& e, const Value& self, const Arguments& a) {
   return Value(found);
 }
 
+// Upper case where a word begins, and only there.
+Value is_title_text(Evaluator& e, const Value& self, const Arguments& a) {
+  Bound b(a, "istitle", {}, 0);
+  e.budget.bytes(self.text().size());
+  bool found = false, in_word = false;
+  for (size_t pos = 0; pos < self.text().size();) {
+    const uint32_t c = next_code_point(self.text(), pos);
+    const bool begins = is_upper(c) || is_title(c), goes_on = is_lower(c);
+    if ((begins && in_word) || (goes_on && !in_word)) return Value(false);
+    in_word = begins || goes_on;
+    found = found || in_word;
+  }
+  return Value(found);
+}
+
 template <std::string (*Convert)(std::string_view)>
 Value converted(Evaluator& e, const Value& self, const Arguments& a) {
   Bound b(a, "this method", {}, 0);
@@ -407,6 +422,7 @@ Method find_string_method(std::string_view name) {
       {"isnumeric", all_are<is_numeric>},
       {"isupper", case_is<is_upper, is_lower>},
       {"islower", case_is<is_lower, is_upper>},
+      {"istitle", is_title_text},
       {"isascii", WICK_METHOD(Bound b(a, "isascii", {}, 0); e.budget.bytes(s.text().size());
                               return Value(is_ascii(s.text()));)},
       {"isprintable",

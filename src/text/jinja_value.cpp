@@ -184,7 +184,7 @@ std::string type_name(const Value& value) {
     std::string operator()(const Ref<const Range>&) const { return "range"; }
     std::string operator()(const Ref<Generator>& g) const { return g->type_name; }
     std::string operator()(const Ref<const Callable>& c) const {
-      return c->is_macro ? "Macro" : "function";
+      return c->macro ? "Macro" : "function";
     }
     std::string operator()(const Ref<Namespace>&) const { return "TemplateNamespace"; }
     std::string operator()(const Ref<Loop>&) const { return "LoopContext"; }

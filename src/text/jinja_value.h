@@ -167,12 +167,13 @@ struct Arguments {
 };
 
 class Evaluator;
+struct Statement;
 
 struct Callable {
   std::string name;
   int depth = 1;
   std::function<Value(Evaluator&, const Arguments&)> call;
-  bool is_macro = false;
+  const Statement* macro = nullptr;  // that defines it; null: one of jinja's own
 };
 
 struct Namespace {

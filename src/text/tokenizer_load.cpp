@@ -42,10 +42,14 @@ AddedToken read_added_token(const Json& json, const std::string& where) {
   return token;
 }
 
-// Collects the added tokens of tokenizer.json, then those of tokenizer_config.json.
+// Collects the added tokens of tokenizer.json, then those of tokenizer_config.json. As in the
+// library tokenizers one that the vocabulary lacks gets the next id behind it, whatever id its
+// entry says. Only where the vocabulary has gaps, so that this would be another token's, its own
+// counts.
 class AddedTokenList {
  public:
-  AddedTokenList(const BpeModel& model, int64_t id_limit) : model_(model), id_limit_(id_limit) {}
+  AddedTokenList(const BpeModel& model, int64_t id_limit)
+      : model_(model), id_limit_(id_limit), next_id_(model.size()) {}
 
   // A content that is known keeps its id and takes the new flags; once special, it stays so.
   void add(AddedToken token, int64_t id, const std::string& where) {
@@ -60,14 +64,14 @@ class AddedTokenList {
       there = std::move(token);
       return;
     }
-    if (id >= id_limit_ && !model_.find(token.content)) return;
-    token.id = static_cast<int32_t>(id);
-    if (std::optional<int32_t> in_model = model_.find(token.content)) {
-      token.id = *in_model;
-    } else if (const std::string* other = model_.piece(token.id)) {
+    std::optional<int32_t> in_model = model_.find(token.content);
+    if (!in_model && !model_.piece(static_cast<int32_t>(next_id_))) id = next_id_;
+    token.id = in_model ? *in_model : static_cast<int32_t>(id);
+    next_id_ = std::max(next_id_, int64_t{token.id} + 1);
+    if (!in_model && id >= id_limit_) return;
+    if (const std::string* other = model_.piece(token.id); other && !in_model)
       fail(ErrorCode::kCorruptFile, where, ": \"", token.content, "\" has the id ", id,
            ", which is that of \"", *other, "\" in the vocabulary");
-    }
     if (auto [other, fresh] = by_id_.emplace(token.id, tokens_.size()); !fresh)
       fail(ErrorCode::kCorruptFile, where, ": \"", token.content, "\" and \"",
            tokens_[other->second].content, "\" have the same id ", token.id);
@@ -75,16 +79,14 @@ class AddedTokenList {
     tokens_.push_back(std::move(token));
   }
 
-  // A token that the config names, as transformers takes it: one that the vocabulary has is
-  // recognised in a text, also where no list above has it. Of several names the last one's flags
-  // count.
-  void add_named(AddedToken token) {
-    std::optional<int32_t> id = model_.find(token.content);
-    if (!id) return;
+  // A token that the config names, as transformers takes it: it is recognised in a text, also where
+  // no list above has it. Of several names the last one's flags count.
+  void add_named(AddedToken token, const std::string& where) {
+    const int64_t id = model_.find(token.content).value_or(static_cast<int32_t>(next_id_));
     if (named_.contains(token.content) ||
-        (!by_content_.contains(token.content) && !by_id_.contains(*id))) {
+        (!by_content_.contains(token.content) && !by_id_.contains(static_cast<int32_t>(id)))) {
       named_.insert(token.content);
-      add(std::move(token), *id, "");
+      add(std::move(token), id, where);
     }
   }
 
@@ -93,6 +95,7 @@ class AddedTokenList {
  private:
   const BpeModel& model_;
   const int64_t id_limit_;
+  int64_t next_id_;
   std::vector<AddedToken> tokens_;
   StringMap<size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;
@@ -161,7 +164,7 @@ void add_named_tokens(const Json& config, const std::string& where, AddedTokenLi
     else
       token.content = value.get<std::string>();
     token.special = token.special || special || value.is_string();
-    list.add_named(std::move(token));
+    list.add_named(std::move(token), path);
   };
   for_each_named(config, [&](const std::string& name, const Json& value) {
     add(value, cat(config_beside(where), ": ", name), /*special=*/true);
@@ -199,14 +202,17 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
   }
   if (const Json* items = find_member(config, "added_tokens_decoder");
       items && items->is_object()) {
+    std::map<int64_t, std::pair<std::string, const Json*>> by_id;
     for (const auto& [key, value] : items->items()) {
       std::string path = cat(config_beside(where), ": added_tokens_decoder[\"", key, "\"]");
       int64_t id = -1;
       auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size())
         fail(ErrorCode::kCorruptFile, path, ": the key is not a token id");
-      list.add(read(value, path, /*by_name=*/true), id, path);
+      by_id[id] = {path, &value};
     }
+    for (const auto& [id, entry] : by_id)
+      list.add(read(*entry.second, entry.first, /*by_name=*/true), id, entry.first);
   }
   add_named_tokens(config, where, list);
   return list.take();

@@ -62,7 +62,8 @@ class Loss {
   virtual void read(std::span<const float> /*results*/, const Pack&, size_t /*lane*/) {}
   // Whether begin_update() asks the model: then the update before must be finished.
   virtual bool asks_before_updates() const { return false; }
-  // Of the packs since the last call.
+  // Of the packs that were read since the last call of either; and of all since take_report().
+  virtual PreferenceReport take_update() { return {}; }
   virtual PreferenceReport take_report() { return {}; }
 
   // Loss, tokens, rows and rewards of held-out packs. Throws: kCancelled, asked between them.

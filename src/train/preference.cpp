@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/check.h"
@@ -308,28 +309,27 @@ void PreferenceLoss::read(std::span<const float> reward, const Pack& pack, size_
                                                      lane_targets(pack, k, limits_));
 }
 
-void PreferenceLoss::add_rewards(std::span<const float> reward, const Pack& pack) {
-  const Sums sums = sum_sequences(pack, {});
-  const double shift = static_cast<double>(options_.attr.beta) * divergence_;
-  for (size_t p = 0; p < pack.examples.size(); ++p) {
-    const bool has[2] = {sums.tokens[2 * p] > 0, sums.tokens[2 * p + 1] > 0};
-    const double r[2] = {static_cast<double>(reward[2 * p]) + shift,
-                         static_cast<double>(reward[2 * p + 1]) + shift};
-    chosen_ += has[0] ? r[0] : 0;
-    rejected_ += has[1] ? r[1] : 0;
-    chosen_count_ += has[0];
-    rejected_count_ += has[1];
-    pairs_ += has[0] && has[1];
-    right_ += has[0] && has[1] && r[0] > r[1];
-  }
+void RewardSums::add(const bool (&has)[2], const double (&reward)[2]) {
+  chosen += has[0] ? reward[0] : 0;
+  rejected += has[1] ? reward[1] : 0;
+  chosen_count += has[0];
+  rejected_count += has[1];
+  pairs += has[0] && has[1];
+  right += has[0] && has[1] && reward[0] > reward[1];
 }
 
-namespace {
+void RewardSums::add(const RewardSums& other) {
+  chosen += other.chosen;
+  rejected += other.rejected;
+  chosen_count += other.chosen_count;
+  rejected_count += other.rejected_count;
+  pairs += other.pairs;
+  right += other.right;
+}
 
-PreferenceReport make_report(double chosen, int64_t chosen_count, double rejected,
-                             int64_t rejected_count, int64_t pairs, int64_t right) {
+PreferenceReport RewardSums::report(double divergence) const {
   auto over = [](double sum, int64_t n) {
-    return sum / static_cast<double>(std::max<int64_t>(1, n));
+    return n > 0 ? sum / static_cast<double>(n) : std::numeric_limits<double>::quiet_NaN();
   };
   PreferenceReport report;
   report.present = true;
@@ -337,17 +337,32 @@ PreferenceReport make_report(double chosen, int64_t chosen_count, double rejecte
   report.rejected = over(rejected, rejected_count);
   report.margin = report.chosen - report.rejected;
   report.accuracy = over(static_cast<double>(right), pairs);
+  report.divergence = divergence;
   return report;
 }
 
-}  // namespace
+void PreferenceLoss::add_rewards(std::span<const float> reward, const Pack& pack) {
+  const Sums sums = sum_sequences(pack, {});
+  const double shift = static_cast<double>(options_.attr.beta) * divergence_;
+  for (size_t p = 0; p < pack.examples.size(); ++p) {
+    const bool has[2] = {sums.tokens[2 * p] > 0, sums.tokens[2 * p + 1] > 0};
+    const double r[2] = {static_cast<double>(reward[2 * p]) + shift,
+                         static_cast<double>(reward[2 * p + 1]) + shift};
+    update_.add(has, r);
+  }
+}
+
+PreferenceReport PreferenceLoss::take_update() {
+  const PreferenceReport report = update_.report(divergence_);
+  window_.add(update_);
+  update_ = {};
+  return report;
+}
 
 PreferenceReport PreferenceLoss::take_report() {
-  PreferenceReport report =
-      make_report(chosen_, chosen_count_, rejected_, rejected_count_, pairs_, right_);
-  report.divergence = divergence_;
-  chosen_ = rejected_ = 0;
-  chosen_count_ = rejected_count_ = pairs_ = right_ = 0;
+  window_.add(update_);
+  const PreferenceReport report = window_.report(divergence_);
+  update_ = window_ = {};
   return report;
 }
 
@@ -355,8 +370,9 @@ EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs,
                                     const StopAsked& stop) {
   const double shift = estimate_divergence(step, *valid_, packs, stop);
   std::vector<float> logp(static_cast<size_t>(limits_.targets));
-  double cost = 0, likelihood = 0, reward[2] = {0, 0};
-  int64_t counted = 0, tokens = 0, both = 0, right = 0, counts[2] = {0, 0};
+  double cost = 0, likelihood = 0;
+  int64_t counted = 0, tokens = 0;
+  RewardSums rewards;
   EvalReport e;
   for (const Pack& pack : packs) {
     check_wanted(stop);
@@ -373,13 +389,8 @@ EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs,
       }
       const PairCost<double> made = preference_cost(options_.attr, l, reference, n);
       cost += made.loss;
-      for (size_t i = 0; i < 2; ++i) {
-        if (n[i] <= 0) continue;
-        reward[i] += made.reward[i] + static_cast<double>(options_.attr.beta) * shift;
-        ++counts[i];
-      }
-      both += n[0] > 0 && n[1] > 0;
-      right += n[0] > 0 && n[1] > 0 && made.reward[0] > made.reward[1];
+      const double added = static_cast<double>(options_.attr.beta) * shift;
+      rewards.add({n[0] > 0, n[1] > 0}, {made.reward[0] + added, made.reward[1] + added});
     }
     counted += count(pack);
     for (size_t m = 0; m < static_cast<size_t>(pack.used_targets); ++m)
@@ -390,8 +401,7 @@ EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs,
   }
   e.loss = cost / static_cast<double>(std::max<int64_t>(1, counted));
   if (is(Compare::kOrpo)) e.loss += likelihood / static_cast<double>(std::max<int64_t>(1, tokens));
-  e.preference = make_report(reward[0], counts[0], reward[1], counts[1], both, right);
-  e.preference.divergence = shift;
+  e.preference = rewards.report(shift);
   return e;
 }
 
@@ -409,10 +419,11 @@ PreferenceReport preference_from_json(const Json& report) {
   const Json* j = find_member(report, "preference");
   if (!j) return p;
   p.present = true;
-  p.chosen = get_float(*j, "chosen", "checkpoint", 0.0);
-  p.rejected = get_float(*j, "rejected", "checkpoint", 0.0);
-  p.margin = get_float(*j, "margin", "checkpoint", 0.0);
-  p.accuracy = get_float(*j, "accuracy", "checkpoint", 0.0);
+  constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();  // written as null
+  p.chosen = get_float(*j, "chosen", "checkpoint", kAbsent);
+  p.rejected = get_float(*j, "rejected", "checkpoint", kAbsent);
+  p.margin = get_float(*j, "margin", "checkpoint", kAbsent);
+  p.accuracy = get_float(*j, "accuracy", "checkpoint", kAbsent);
   p.divergence = get_float(*j, "divergence", "checkpoint", 0.0);
   return p;
 }

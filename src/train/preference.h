@@ -37,6 +37,17 @@ struct PreferenceOptions {
   int64_t lanes = 1;  // runs that share the step, each with rows and reports of its own
 };
 
+// Of answers, as they are counted for a report.
+struct RewardSums {
+  double chosen = 0, rejected = 0;
+  int64_t chosen_count = 0, rejected_count = 0, pairs = 0, right = 0;
+
+  // Of one pair or one answer: which of the two there are, and their rewards.
+  void add(const bool (&has)[2], const double (&reward)[2]);
+  void add(const RewardSums& other);
+  PreferenceReport report(double divergence) const;
+};
+
 class PreferenceLoss final : public Loss {
  public:
   explicit PreferenceLoss(PreferenceOptions options);
@@ -58,6 +69,7 @@ class PreferenceLoss final : public Loss {
   std::vector<float> results(const Program& program) override;
   void read(std::span<const float> results, const Pack& pack, size_t lane) override;
   bool asks_before_updates() const override { return is(PreferenceAttr::Kind::kKto); }
+  PreferenceReport take_update() override;
   PreferenceReport take_report() override;
   EvalReport evaluate(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) override;
 
@@ -95,9 +107,7 @@ class PreferenceLoss final : public Loss {
   double divergence_ = 0;                       // of this update
   double likelihood_share_ = 0;                 // pairs over the tokens of chosen sequences
 
-  // Since the last report.
-  double chosen_ = 0, rejected_ = 0;
-  int64_t chosen_count_ = 0, rejected_count_ = 0, pairs_ = 0, right_ = 0;
+  RewardSums update_, window_;  // since the last update and report; the first is not in the second
 
   std::vector<std::unique_ptr<PreferenceLoss>> others_;  // of the lanes behind the first, which is
                                                          // this; they record nothing

@@ -18,6 +18,8 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::string spelt(double x) { return std::isnan(x) ? "nan" : cat(x); }
+
 int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_accumulation_steps; }
 
 }  // namespace
@@ -85,6 +87,9 @@ EvalReport TrainRun::evaluate(int64_t step, const StopAsked& stop) {
   EvalReport e = kind ? kind->evaluate(step_, valid_packs_, stop)
                       : evaluate_likelihood(step_, valid_packs_, stop);
   e.step = step;
+  if (!std::isfinite(e.loss))
+    fail_not_finite(step, cat(step > 0 ? cat("after update ", step) : "before the first update",
+                              ": the held-out loss is ", spelt(e.loss)));
   e.best = best_step_ < 0 || e.loss < best_valid_;
   const bool lower = e.loss < lower_valid_ - setup_.options.early_stop_delta;
   stale_evals_ = lower ? 0 : stale_evals_ + 1;
@@ -102,17 +107,15 @@ EvalReport TrainRun::evaluate(int64_t step, const StopAsked& stop) {
   return e;
 }
 
-void TrainRun::fail_not_finite(int64_t index, double loss, float norm) const {
+std::string TrainRun::lines_of(int64_t index) const {
   std::string lines;
   for (int64_t row : order_.update(index))
     if (lines.size() < 60) lines += cat(lines.empty() ? "" : ", ", (*setup_.train)[row].line);
-  bool saved = std::filesystem::exists(checkpoint_path(setup_.options.adapter_path));
-  auto spelt = [](double x) { return std::isnan(x) ? std::string("nan") : cat(x); };
-  fail(ErrorCode::kInternal, "update ", index + 1, ": the loss is ", spelt(loss),
-       " and the gradient's norm ", spelt(norm), " (", setup_.train->file(), " lines ", lines,
-       "); training stopped, ",
-       saved ? cat("the last good checkpoint in ", setup_.options.adapter_path, " is kept")
-             : std::string("nothing had been saved yet"),
+  return lines;
+}
+
+void TrainRun::fail_not_finite(int64_t index, const std::string& what) const {
+  fail(ErrorCode::kInternal, what, "; training stopped", kept_words(),
        index > 0
            ? "; try a lower --learning-rate"
            : "; nothing was trained before it, so the model or the start of the adapter makes "
@@ -142,7 +145,11 @@ void TrainRun::start_update(int64_t index) {
 float TrainRun::finish_update() {
   const Started& update = under_way_.front();
   const auto [loss, norm] = step_.finish();
-  if (!std::isfinite(loss) || !std::isfinite(norm)) fail_not_finite(update.index, loss, norm);
+  if (!std::isfinite(loss) || !std::isfinite(norm))
+    fail_not_finite(
+        update.index,
+        cat("update ", update.index + 1, ": the loss is ", spelt(loss), " and the gradient's norm ",
+            spelt(norm), " (", setup_.train->file(), " lines ", lines_of(update.index), ")"));
   for (const Pack& pack : update.packs) {
     result_.tokens += pack.used_tokens;
     window_tokens_ += pack.used_tokens;
@@ -290,7 +297,8 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
     const float norm = finish_update();
     ++done;
     bool last = done == updates_;
-    const StepReport progress = make_report(done, schedule_.rate(done - 1), norm);
+    StepReport progress = make_report(done, schedule_.rate(done - 1), norm);
+    if (Loss* kind = step_.loss_kind()) progress.preference = kind->take_update();
     if (callbacks.on_progress) callbacks.on_progress(progress);
     const bool reported = done % std::max<int64_t>(1, o.steps_per_report) == 0 || last || done == 1;
     if (reported) report(progress, callbacks);
@@ -311,11 +319,14 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
   return done;
 }
 
-// What a run that cannot write any more leaves behind, and how to go on.
 std::string TrainRun::kept_words() const {
-  if (checkpoint_step_ < 0) return "; nothing of this run had been saved yet";
-  return cat("; the checkpoint of update ", checkpoint_step_, " in ", setup_.options.adapter_path,
-             " is kept: --resume goes on from it");
+  const std::string& folder = setup_.options.adapter_path;
+  if (checkpoint_step_ >= 0)
+    return cat("; the checkpoint of update ", checkpoint_step_, " in ", folder, " is kept");
+  return cat("; nothing of this run had been saved yet",
+             std::filesystem::is_regular_file(checkpoint_path(folder))
+                 ? cat(", and ", folder, " still has an earlier run's")
+                 : "");
 }
 
 TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
@@ -327,7 +338,8 @@ TrainResult TrainRun::run(const TrainCallbacks& callbacks) {
     done = train_all(callbacks);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kIo) throw;
-    throw Error(e.code(), e.what() + kept_words());
+    throw Error(e.code(), cat(e.what(), kept_words(),
+                              checkpoint_step_ < 0 ? "" : ": --resume goes on from it"));
   }
   if (!result_.history.empty()) {
     result_.first_loss = result_.history.front().loss;

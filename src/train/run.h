@@ -92,8 +92,11 @@ class TrainRun {
   bool save_due(int64_t step) const;
   // Whether the update behind that one may be started before that one is finished.
   bool may_start_behind(int64_t step) const;
+  // What a run that fails leaves behind, as the end of a message.
   std::string kept_words() const;
-  [[noreturn]] void fail_not_finite(int64_t index, double loss, float norm) const;
+  // After `index` updates; `what` says which number is not finite.
+  [[noreturn]] void fail_not_finite(int64_t index, const std::string& what) const;
+  std::string lines_of(int64_t index) const;  // of an update's rows, the first few
 
   RunStep& step_;
   RunSetup setup_;
@@ -111,9 +114,11 @@ class TrainRun {
   double lower_valid_ = std::numeric_limits<double>::infinity();
   std::vector<float> best_params_;  // where the best is kept
   std::vector<std::string> messages_;
-  bool saved_ = false;            // the result, by this process
-  bool look_due_ = false;         // at the held-out rows after the last update: it was stopped
-  int64_t checkpoint_step_ = -1;  // of the last whole checkpoint; -1: none
+  bool saved_ = false;             // the result, by this process
+  bool look_due_ = false;          // at the held-out rows after the last update: it was stopped
+  std::vector<int64_t> numbered_;  // updates whose results this run has kept by number
+  bool knows_numbered_ = true;     // whether numbered_ has them all
+  int64_t checkpoint_step_ = -1;   // of the last whole checkpoint; -1: none
   struct Started {
     int64_t index = 0;
     std::vector<Pack> packs;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a run goes into its checkpoints, and back.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -68,10 +69,11 @@ EvalReport eval_from_json(const Json& j) {
   return e;
 }
 
-// The best result of an earlier run, which nobody should take for one of this run. What somebody
-// else put into the folder stays, and then the folder does.
+// A result of an earlier run, which nobody should take for one of this run. What somebody else put
+// into the folder stays, and then the folder does; so does what a link leads to.
 void remove_result(const std::filesystem::path& folder) {
   std::error_code none;
+  if (std::filesystem::is_symlink(folder, none)) return;
   if (!std::filesystem::exists(folder / "adapter_config.json", none) &&
       !std::filesystem::exists(folder / "config.json", none))
     return;
@@ -84,6 +86,33 @@ void remove_result(const std::filesystem::path& folder) {
   }
   for (const std::filesystem::path& file : files) std::filesystem::remove(file, none);
   std::filesystem::remove(folder, none);
+}
+
+std::string numbered_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%07lld", static_cast<long long>(step));
+  return name;
+}
+
+// The update of a folder that numbered_name() names, else 0.
+int64_t numbered_step(const std::string& name) {
+  constexpr std::string_view kBegin = "step-";
+  int64_t step = 0;
+  if (name.starts_with(kBegin))
+    std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
+  return step > 0 && numbered_name(step) == name ? step : 0;
+}
+
+// The numbered results in `folder` that are of none of these updates.
+void remove_numbered_but(const std::vector<int64_t>& steps, const std::filesystem::path& folder) {
+  std::error_code none;
+  std::vector<std::filesystem::path> others;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const int64_t step = numbered_step(entry.path().filename().string());
+    if (step > 0 && std::find(steps.begin(), steps.end(), step) == steps.end())
+      others.push_back(entry.path());
+  }
+  for (const std::filesystem::path& other : others) remove_result(other);
 }
 
 }  // namespace
@@ -160,6 +189,12 @@ void TrainRun::resume() {
     best_step_ = get_int(p, "best_step", file, 0);
     lower_valid_ = get_float(p, "lower_valid_loss", file, best_valid_);
   }
+  // A checkpoint of an older wick does not say which are the run's.
+  const Json* numbered = find_member(p, "numbered");
+  knows_numbered_ = numbered && numbered->is_array();
+  if (knows_numbered_)
+    for (const Json& j : *numbered)
+      if (j.is_number_integer()) numbered_.push_back(j.get<int64_t>());
   if (const Json* history = find_member(p, "history"); history && history->is_array())
     for (const Json& j : *history) result_.history.push_back(step_from_json(j, updates_));
   if (const Json* evals = find_member(p, "evals"); evals && evals->is_array())
@@ -193,6 +228,8 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
     if (std::isfinite(lower_valid_)) c.progress["lower_valid_loss"] = lower_valid_;
   }
   if (look_due_) c.progress["look_due"] = true;
+  if (o.save_numbered && (numbered_.empty() || numbered_.back() != step)) numbered_.push_back(step);
+  if (knows_numbered_) c.progress["numbered"] = numbered_;
   save_checkpoint(o.adapter_path, c);
   checkpoint_step_ = step;
   best_params_ = std::move(c.best);
@@ -200,11 +237,8 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   c.states = std::vector<CheckpointState>();
   setup_.save_result(o.adapter_path, c.params);
   if (!keeps_best()) remove_result(o.adapter_path + "/best");
-  if (o.save_numbered) {
-    char name[32];
-    std::snprintf(name, sizeof name, "step-%07lld", static_cast<long long>(step));
-    setup_.save_result(o.adapter_path + "/" + name, c.params);
-  }
+  if (knows_numbered_) remove_numbered_but(numbered_, o.adapter_path);
+  if (o.save_numbered) setup_.save_result(o.adapter_path + "/" + numbered_name(step), c.params);
   saved_ = true;
   if (callbacks.on_save) callbacks.on_save({step, o.adapter_path});
 }

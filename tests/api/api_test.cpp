@@ -376,57 +376,6 @@ TEST_F(Api, ACachedConversationAnswersAsAFreshOne) {
   EXPECT_EQ(kept.chat(longer, g).text, Generator(model).chat(longer, g).text);
 }
 
-TEST_F(Api, ADivergingRunStopsAndKeepsTheLastCheckpoint) {
-  Model model = Model::load(engine_);
-  Trainer(model, options("run")).run();
-  const std::string good = bytes("run/adapter_model.safetensors");
-
-  // Finite numbers whose product is not.
-  fs::copy(root_ / "run", root_ / "wild");
-  SafetensorsFile file(root_ / "run/adapter_model.safetensors");
-  SafetensorsWriter writer(root_ / "wild/adapter_model.safetensors");
-  for (const TensorInfo& t : file.tensors()) writer.declare(t.name, DType::kF32, t.shape);
-  for (const TensorInfo& t : file.tensors()) {
-    std::vector<float> huge(static_cast<size_t>(t.shape.elements()), 1e30f);
-    writer.write(t.name, std::as_bytes(std::span(huge)));
-  }
-  writer.commit();
-
-  TrainOptions o = options("run");
-  o.init_adapter = (root_ / "wild").string();
-  std::string refused = message_of([&] { Trainer(model, o).run(); });
-  EXPECT_NE(refused.find("update 1: the loss is"), std::string::npos) << refused;
-  EXPECT_NE(refused.find("last good checkpoint"), std::string::npos) << refused;
-  EXPECT_EQ(bytes("run/adapter_model.safetensors"), good);
-}
-
-// Beside a result of another run it would be taken for that one's.
-TEST_F(Api, AFolderThatIsUsedAgainLosesTheBestOfTheRunBefore) {
-  Model model = Model::load(engine_);
-  TrainOptions o = options("run");
-  o.iters = 2;
-  o.keep_best = true;
-  Trainer(model, o).run();
-  ASSERT_TRUE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
-  o.keep_best = false;
-  // Stopped before the first update, it has taken the place of nothing.
-  TrainCallbacks callbacks;
-  callbacks.should_give_up = [] { return true; };
-  Trainer(model, o).run(callbacks);
-  EXPECT_TRUE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
-  Trainer(model, o).run();
-  EXPECT_FALSE(fs::exists(root_ / "run/best"));
-
-  // What is not wick's stays.
-  o.keep_best = true;
-  Trainer(model, o).run();
-  write_file(root_ / "run/best/notes.txt", "mine");
-  o.keep_best = false;
-  Trainer(model, o).run();
-  EXPECT_FALSE(fs::exists(root_ / "run/best/adapter_model.safetensors"));
-  EXPECT_EQ(bytes("run/best/notes.txt"), "mine");
-}
-
 TEST_F(Api, FullTrainingWritesAModelThatLoads) {
   Model model = Model::load(engine_, {.random_weights = true, .seed = 7});
   TrainOptions o = options("full");

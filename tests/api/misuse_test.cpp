@@ -117,6 +117,19 @@ TEST_F(Misuse, NumbersThatAreNone) {
   refuses_run([&](TrainOptions& o) { o.grad_clip = nan; });
   refuses_run([&](TrainOptions& o) { o.warmup = nan; });
   refuses_run([&](TrainOptions& o) { o.beta = nan; });
+  for (const char* loss : {"dpo", "simpo", "kto"})
+    refuses_run([&](TrainOptions& o) {
+      o.loss = loss;
+      o.beta = 0;
+    });
+  refuses_run([&](TrainOptions& o) {
+    o.loss = "dpo";
+    o.beta = 1e-300;
+  });
+  refuses_run([&](TrainOptions& o) {
+    o.loss = "kto";
+    o.desirable_weight = o.undesirable_weight = 0;
+  });
   refuses_run([&](TrainOptions& o) { o.memory_bytes = -5; });
   refuses_run([&](TrainOptions& o) { o.optimizer = "none"; });
   refuses_run([&](TrainOptions& o) { o.dataset.max_seq_length = 0; });

@@ -3,9 +3,11 @@
 // resume to the bit, and do not depend on packing.
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 #include <string>
 
 #include "api/run_fixture.h"
+#include "io/json.h"
 
 namespace wick {
 namespace {
@@ -97,6 +99,18 @@ TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   EXPECT_EQ(rest.steps, 7);
   EXPECT_EQ(adapter("whole"), adapter("half"));
   EXPECT_EQ(rest.evals.front().preference.margin, first.margin);
+  // A line for programs has the rewards of its update; so has a report of one update.
+  std::istringstream lines(bytes("half.jsonl"));
+  std::vector<Json> margins;
+  for (std::string line; std::getline(lines, line);) {
+    const Json event = parse_json(line, "half.jsonl");
+    EXPECT_EQ(event.contains("margin"), GetParam() != "distill" && event["event"] != "saved")
+        << line;
+    if (event["event"] == "step") margins.push_back(event.value("margin", Json(0.0)));
+  }
+  ASSERT_EQ(margins.size(), whole.history.size());
+  for (size_t i = 0; i < margins.size(); ++i)
+    EXPECT_EQ(dump_json(margins[i]), dump_json(Json(whole.history[i].preference.margin)));
   // A loss that is not one of tokens has no perplexity.
   const bool of_tokens = GetParam() == "distill";
   for (const EvalReport& e : rest.evals) EXPECT_EQ(e.perplexity > 0, of_tokens);
@@ -239,6 +253,46 @@ INSTANTIATE_TEST_SUITE_P(Whole, DistillRun, testing::Values("distill"));
 INSTANTIATE_TEST_SUITE_P(Losses, PreferenceRun,
                          testing::Values("dpo", "simpo", "orpo", "kto", "distill"),
                          [](const auto& info) { return info.param; });
+
+// Labels of single answers are no pairs, and an update may have but one kind of them.
+TEST_F(RunTest, LabelsHaveNoAccuracy) {
+  std::string good, bad;
+  for (int i = 0; i < 4; ++i) {
+    const std::string row = cat(R"({"prompt":"Say )", i, R"(","completion":")", i, R"(","label":)");
+    good += row + "true}\n";
+    bad += row + "false}\n";
+  }
+  write_data("data", good + bad, good + bad);
+  TrainOptions o = run_options("run");
+  o.loss = "kto";
+  o.shuffle = false;
+  o.iters = 3;
+  o.steps_per_report = 3;
+  o.metrics = (root_ / "run.jsonl").string();
+  Model model = Model::load(engine_);
+  const TrainResult r = Trainer(model, o).run();
+  std::istringstream lines(bytes("run.jsonl"));
+  std::vector<Json> steps;
+  for (std::string line; std::getline(lines, line);)
+    if (Json event = parse_json(line, "run.jsonl"); event["event"] == "step")
+      steps.push_back(event);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_TRUE(steps[0]["rewards/chosen"].is_number() && steps[0]["rewards/rejected"].is_null());
+  EXPECT_TRUE(steps[1]["rewards/chosen"].is_null() && steps[1]["rewards/rejected"].is_number());
+  for (const Json& step : steps)
+    EXPECT_TRUE(step["margin"].is_null() && step["accuracy"].is_null()) << step;
+  // Since the report of the first update there were both.
+  const PreferenceReport& both = r.history.back().preference;
+  EXPECT_TRUE(std::isfinite(both.margin) && std::isnan(both.accuracy));
+  EXPECT_EQ(bytes("run/report.html").find("accuracy"), std::string::npos);
+  EXPECT_NE(bytes("run/report.html").find("margin of rewards"), std::string::npos);
+
+  // A run that is over resumes into what its checkpoint says of it.
+  o.resume = true;
+  const TrainResult again = Trainer(model, o).run();
+  EXPECT_EQ(again.history.back().preference.margin, both.margin);
+  EXPECT_TRUE(std::isnan(again.history.back().preference.accuracy));
+}
 
 }  // namespace
 }  // namespace wick

@@ -32,6 +32,25 @@ TEST(Embedded, SaysTheSameEverywhere) {
   }
 }
 
+TEST(Embedded, HasAName) {
+  const CliResult r = wick({"generate", "--model", "wick-embedded", "-q", "--prompt", "Hello!"});
+  EXPECT_EQ(r.out, "Hello! How can I help you?\n") << r.err;
+  EXPECT_EQ(wick({"tokenize", "--model", "wick-embedded"}, "Hello!").out,
+            wick({"tokenize"}, "Hello!").out);
+  TempFolder folder;
+  write_tiny_data(folder.path("data"));
+  // As its own teacher it has nothing to learn.
+  const CliResult taught =
+      wick({"train", "--model", "wick-embedded", "--data", folder.path("data"), "--loss", "distill",
+            "--teacher", "wick-embedded", "--distill-alpha", "1", "--iters", "1", "--json",
+            "--dtype", "f32", "--adapter-path", folder.path("out")});
+  ASSERT_EQ(taught.code, 0) << taught.err;
+  EXPECT_NEAR(taught.event("step")["loss"].get<double>(), 0, 1e-5);
+  EXPECT_EQ(parse_json(contents(folder.path("out/adapter_config.json")),
+                       "adapter")["base_model_name_or_path"],
+            "wick-embedded");
+}
+
 TEST(Embedded, ChatRemembersTheConversation) {
   CliResult r = wick({"chat", "-q"}, "Hello!\nWho are you?\n");
   EXPECT_EQ(r.code, 0) << r.err;

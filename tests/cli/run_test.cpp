@@ -268,6 +268,10 @@ TEST_F(Run, GenerateManyInOrder) {
     EXPECT_EQ(wrong.code, 1) << row;
     EXPECT_NE(wrong.err.find("p.jsonl:2: " + said), std::string::npos) << wrong.err;
   };
+  folder_.write("p.jsonl", "Hello!\nAnd you?\n");
+  const CliResult words = wick({"generate", "--model", model_, "--prompts", file});
+  EXPECT_EQ(words.code, 1);
+  EXPECT_NE(words.err.find("such as {\"prompt\": \"Hello!\"}"), std::string::npos) << words.err;
   expect_wrong("{\"question\": \"b\"}", "has an object without prompt");
   expect_wrong("{\"messages\": []}", "messages is an empty list");
   expect_wrong("{\"prompt\": []}", "prompt is an empty list");

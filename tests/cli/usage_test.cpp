@@ -85,6 +85,8 @@ TEST(Usage, WrongValues) {
   expect_refused(wick({"generate", "--prompt"}), 2, "wick generate", {"--prompt needs a value"});
   expect_refused(wick({"generate", "--prompt", "--json"}), 2, "wick generate",
                  {"--prompt needs a value", "got the flag --json"});
+  expect_refused(wick({"generate", "-p", "x", "--top-p", "0"}), 2, "wick generate",
+                 {"--top-p got 0, wanted above 0"});
   expect_refused(wick({"generate", "-p", "x", "--top-p", "1.5"}), 2, "wick generate",
                  {"at most 1"});
   expect_refused(wick({"generate", "-p", "x", "--logit-bias", "3"}), 2, "wick generate",
@@ -103,6 +105,13 @@ TEST(Usage, MissingFlags) {
 }
 
 TEST(Usage, WhatPeersHaveAndWickDoesNot) {
+  const std::pair<const char*, const char*> kOptimizers[] = {
+      {"adamw8bit", "adamw_8bit"},        {"adamw_bnb_8bit", "adamw_8bit"},
+      {"paged_adamw_8bit", "adamw_8bit"}, {"adamw_hf", "adamw"},
+      {"adamw_torch_fused", "adamw"},     {"paged_lion_32bit", "lion"}};
+  for (const auto& [theirs, ours] : kOptimizers)
+    expect_refused(wick({"train", "--optimizer", theirs}), 2, "wick train",
+                   {cat("did you mean ", ours, "?")});
   expect_refused(wick({"train", "--report-to", "wandb"}), 2, "wick train",
                  {"--report-to", "report.html", "--json"});
   expect_refused(wick({"train", "--trust-remote-code"}), 2, "wick train",

@@ -107,8 +107,22 @@ TEST_F(Wrong, AModelWhoseNumbersAreNotFinite) {
                 &huge, sizeof huge);
   std::ofstream(file, std::ios::binary) << bytes;
   const CliResult r = wick(train(data_, out_));
-  expect_failed(r, {"update 1: the loss is ", "nothing was trained before it", "wick eval"});
+  expect_failed(r, {"before the first update: the held-out loss is ",
+                    "nothing was trained before it", "wick eval"});
   EXPECT_EQ(r.err.find("--learning-rate"), std::string::npos) << r.err;
+  for (const char* form : {"--json", "--quiet"}) {
+    const CliResult e = wick({"eval", "--model", model_, "--data", data_, form});
+    expect_failed(e, {"test.jsonl:1: the loss of this row is not a finite number", "--dtype f32"});
+    if (form == std::string("--json")) {
+      EXPECT_TRUE(e.event("eval")["loss"].is_null()) << e.out;
+    }
+  }
+  folder_.write("choices.jsonl", R"({"question": "a?", "choices": ["b", "c"], "answer": 0})"
+                                 "\n");
+  expect_failed(wick({"eval", "--model", model_, "--data", folder_.path("choices.jsonl")}),
+                {"choices.jsonl:1: the loss of this row is not a finite number"});
+  expect_failed(wick({"train", "--test", "--model", model_, "--data", data_, "--adapter-path", ""}),
+                {"test.jsonl:1: the loss of this row is not a finite number"});
 }
 
 // A head of its own counts although config.json says that it is the embedding, as in transformers;
@@ -178,6 +192,24 @@ TEST_F(Wrong, Data) {
   std::filesystem::create_directories(folder_.path("empty"));
   expect_failed(wick(train(folder_.path("empty"), out_)), {"no train.jsonl", "it is empty"});
   EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(Wrong, AnAlphaOfNothingIsMentioned) {
+  std::vector<std::string> arguments = train(data_, out_);
+  for (const char* more : {"--alpha", "0"}) arguments.push_back(more);
+  const CliResult r = wick(arguments);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE((r.out + r.err).find("--alpha is 0"), std::string::npos) << r.out << r.err;
+}
+
+TEST_F(Wrong, RowsOfCompletionsWantALabelForKto) {
+  std::vector<std::string> arguments =
+      train(folder_.write("rows.jsonl", R"({"prompt":"a","completion":"b"})"
+                                        "\n"),
+            out_);
+  for (const char* more : {"--loss", "kto"}) arguments.push_back(more);
+  expect_failed(wick(arguments),
+                {"rows.jsonl:1", "kto also takes a \"label\" beside the \"comple"});
 }
 
 // Nothing is wrong with rows of another loss, and `wick data --fix` would keep them.

@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -138,6 +140,56 @@ TEST_F(WatchTest, EventsCanBeReadBack) {
   EXPECT_EQ(got.at("300 tokens_per_second"), 1000.0f);
 }
 
+TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
+  TrainOptions o;
+  o.tensorboard = path("logs");
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  StepReport s = step(1, 0.5);
+  s.preference = {.present = true,
+                  .chosen = 0.75,
+                  .rejected = -0.25,
+                  .margin = 1,
+                  .accuracy = 0.5,
+                  .divergence = 0};
+  EvalReport e;
+  e.step = 1;
+  e.preference = s.preference;
+  // Of one answer and no pair.
+  EvalReport half;
+  half.step = 2;
+  half.preference = {.present = true,
+                     .chosen = 0.5,
+                     .rejected = none,
+                     .margin = none,
+                     .accuracy = none,
+                     .divergence = 0.125};
+  const TrainCallbacks silent;
+  {
+    Watch watch(o, 0);
+    watch.around(silent).on_progress(s);
+    watch.around(silent).on_eval(e);
+  }
+  std::vector<std::string> versions;
+  std::map<std::string, float> got = read_events(o.tensorboard, versions);
+  for (const std::string at : {"1 train/", "1 valid/"}) {
+    EXPECT_EQ(got.at(at + "rewards/chosen"), 0.75f);
+    EXPECT_EQ(got.at(at + "rewards/rejected"), -0.25f);
+    EXPECT_EQ(got.at(at + "rewards/margins"), 1.0f);
+    EXPECT_EQ(got.at(at + "rewards/accuracies"), 0.5f);
+    EXPECT_FALSE(got.contains(at + "kl"));
+  }
+  o.loss = "kto";
+  o.tensorboard = path("kto");
+  {
+    Watch watch(o, 0);
+    watch.around(silent).on_eval(half);
+  }
+  got = read_events(o.tensorboard, versions);
+  EXPECT_EQ(got.size(), 3u);
+  EXPECT_EQ(got.at("2 valid/rewards/chosen"), 0.5f);
+  EXPECT_EQ(got.at("2 valid/kl"), 0.125f);
+}
+
 TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
   TrainOptions o;
   o.metrics = path("metrics.jsonl");
@@ -192,6 +244,31 @@ TEST_F(WatchTest, CommandsThatDoNotEndAreEnded) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   EXPECT_EQ(run_command("true", std::string(1 << 20, 'x'), 10), "");
   EXPECT_NE(run_command("kill -9 $$", "", 10).find("signal 9"), std::string::npos);
+}
+
+TEST_F(WatchTest, ACommandEndsWithTheRunThatIsToStop) {
+  TrainOptions o;
+  o.hook_seconds = 86400;
+  // The sleeper is a child of the shell: it goes as well.
+  o.hook = "sleep 86400 & echo $! > " + path("half") + "; mv " + path("half") + " " +
+           path("sleeper") + "; wait";
+  std::vector<std::string> warnings;
+  TrainCallbacks c;
+  c.on_message = [&](const std::string& line) { warnings.push_back(line); };
+  c.should_stop = [&] { return std::filesystem::exists(path("sleeper")); };
+  Watch(o, 0).around(c).on_eval({});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("ended, since the run is to stop"), std::string::npos) << warnings[0];
+  const pid_t sleeper = std::stoi(read_file(path("sleeper")));
+  auto lives = [&] {
+    std::string words;
+    std::ifstream stat(cat("/proc/", sleeper, "/stat"));
+    std::getline(stat, words);
+    return !words.empty() && words.find(") Z ") == std::string::npos;
+  };
+  for (int i = 0; i < 1000 && lives(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(lives());
 }
 
 }  // namespace

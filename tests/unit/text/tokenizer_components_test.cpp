@@ -114,6 +114,7 @@ TEST(Tokenizer, ErrorsNameTheKey) {
   j["model"]["vocab"]["x"] = -1;
   expect_error(j, ErrorCode::kCorruptFile, "model.vocab");
   j = small_tokenizer();
+  j["model"]["vocab"]["bc"] = 6;  // the next id is taken, and its own is as well
   j["added_tokens"][0]["id"] = 3;
   expect_error(j, ErrorCode::kCorruptFile, "added_tokens[0]");
   j = small_tokenizer();
@@ -141,8 +142,7 @@ TEST(Tokenizer, TokensThatOnlyTheConfigNamesAreSpecial) {
   ASSERT_TRUE(t.eos_id().has_value());
   EXPECT_TRUE(t.is_special(*t.eos_id()));
   EXPECT_TRUE(t.is_special(*t.id_of("bc")));
-  EXPECT_FALSE(t.pad_id().has_value());
-  EXPECT_EQ(t.vocab_size(), Tokenizer::from_json(plain).vocab_size());
+  EXPECT_EQ(t.pad_id(), 7);
   EXPECT_EQ(t.decode(t.encode_ids("abcbc", false)), "");
 }
 
@@ -213,16 +213,48 @@ TEST(Tokenizer, ANamedTokenHasItsFlags) {
   EXPECT_TRUE(t.is_special(5));
 }
 
+// As the library tokenizers has it: ids behind the vocabulary are given in order, whatever the file
+// says, and transformers adds what the config lists, by its ids, and then what it names.
+TEST(Tokenizer, AddedTokensAreNumberedInOrder) {
+  auto added = [](const std::vector<std::pair<int, const char*>>& tokens) {
+    Json json = small_tokenizer();
+    json["added_tokens"] = Json::array();
+    for (const auto& [id, content] : tokens)
+      json["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
+    return json;
+  };
+  auto ids = [](const Json& json, const std::string& config = {}) {
+    const Tokenizer t = Tokenizer::from_json(json.dump(), config);
+    return std::pair(t.id_of("<x>").value_or(-1), t.id_of("<y>").value_or(-1));
+  };
+  EXPECT_EQ(ids(added({{6, "<x>"}, {7, "<y>"}})), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{8, "<x>"}, {11, "<y>"}})), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{7, "<x>"}, {6, "<y>"}})), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{2, "<x>"}, {6, "<y>"}})), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{6, "<x>"}, {6, "<y>"}})), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{9, "abc"}, {9, "<y>"}})), std::pair(-1, 6));
+  const std::string listed =
+      R"({"added_tokens_decoder": {"10": {"content": "<y>"}, "9": {"content": "<x>"}}})";
+  EXPECT_EQ(ids(added({}), listed), std::pair(6, 7));
+  EXPECT_EQ(ids(added({{8, "<y>"}}), listed), std::pair(7, 6));
+  EXPECT_EQ(ids(added({}), R"({"pad_token": "<x>", "eos_token": "<y>"})"), std::pair(7, 6));
+
+  // In a vocabulary with gaps the library would give one id twice; the file's own are kept.
+  Json gaps = added({{8, "<x>"}, {9, "<y>"}});
+  gaps["model"]["vocab"]["bc"] = 6;
+  EXPECT_EQ(ids(gaps), std::pair(8, 9));
+}
+
 // White space that a token strips may be the next one's text.
 TEST(Tokenizer, ATokenOfWhiteSpaceIsTakenOnce) {
   Json json = small_tokenizer();
-  json["added_tokens"] = Json::array({{{"id", 9},
+  json["added_tokens"] = Json::array({{{"id", 6},
                                        {"content", "  "},
                                        {"lstrip", true},
                                        {"rstrip", true},
                                        {"normalized", false},
                                        {"special", true}}});
-  EXPECT_EQ(Tokenizer::from_json(json.dump()).encode_ids("    ", false), std::vector<int32_t>{9});
+  EXPECT_EQ(Tokenizer::from_json(json.dump()).encode_ids("    ", false), std::vector<int32_t>{6});
 }
 
 TEST(Tokenizer, ReadsTheFilesBesideIt) {
@@ -246,14 +278,14 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   // As transformers: beside added_tokens_decoder the map is not looked at.
   EXPECT_EQ(t.eos_id(), std::nullopt);
   EXPECT_EQ(t.pad_id(), std::nullopt);
-  EXPECT_EQ(t.vocab_size(), 10);
+  EXPECT_EQ(t.vocab_size(), 8);
   EXPECT_EQ(t.chat_template_source(), "D");
   EXPECT_EQ(t.chat_template_source(/*with_tools=*/true), "T");
   std::vector<Token> tokens = t.encode("a  <s><new>", false);
   ASSERT_EQ(tokens.size(), 3u);
   EXPECT_EQ(tokens[1].id, 6);
   EXPECT_EQ(tokens[1].begin, 1u);  // lstrip of the config
-  EXPECT_EQ(tokens[2].id, 9);
+  EXPECT_EQ(tokens[2].id, 7);
   write_file(folder / "chat_template.jinja", "file");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "file");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(true), "file");
