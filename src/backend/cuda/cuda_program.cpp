@@ -43,10 +43,10 @@ CudaProgram::CudaProgram(Plan plan, const Selection& selection,
   auto feeds = std::make_shared<DeviceBuffer>(feed_bytes(), queue.stream);
   feeds_device_ = feeds->address();
   resolve(selection, candidates, std::move(arena), std::move(feeds), {.queue = &queue_});
-  widened_ = std::make_unique<Widened>(this->plan(), joinable_calls(), queue_);
-  joined_ = std::make_unique<Joined>(this->plan(), calls(), queue_);
-  fused_ = std::make_unique<Fused>(this->plan(), calls(), *widened_);
-  reverse_ = std::make_unique<Reverse>(this->plan(), calls());
+  widened_ = std::make_unique<Widened>(this->plan(), calls(), queue_);
+  joined_ = std::make_unique<Joined>(this->plan(), widened_->calls(), queue_);
+  fused_ = std::make_unique<Fused>(this->plan(), widened_->calls(), *widened_);
+  reverse_ = std::make_unique<Reverse>(this->plan(), widened_->calls());
   size_t total = 0;
   for (ValueId id : this->plan().results) {
     const size_t bytes = value_bytes(this->plan(), id);
@@ -86,7 +86,7 @@ size_t CudaProgram::enqueue(size_t step) {
   if (size_t made = joined_->enqueue(queue, step)) return made;
   if (size_t made = fused_->enqueue(queue, step)) return made;
   if (size_t made = reverse_->enqueue(queue, step)) return made;
-  const Call& call = calls()[step];
+  const Call& call = widened_->calls()[step];
   if (call.args.step->op != Op::kLinear) flush(queue);
   call.fn(call.args);
   return 1;

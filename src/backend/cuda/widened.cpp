@@ -19,11 +19,15 @@ bool goes_before(const Step& step) {
 
 }  // namespace
 
-Widened::Widened(const Plan& plan, std::span<FlatProgram::Call> calls, const Queue& queue)
-    : plan_(plan), queue_(queue), late_(queue), matrices_(calls.size()) {
+Widened::Widened(const Plan& plan, std::span<const FlatProgram::Call> calls, const Queue& queue)
+    : plan_(plan),
+      calls_(calls.begin(), calls.end()),
+      queue_(queue),
+      late_(queue),
+      matrices_(calls.size()) {
   late_.early = false;
   for (size_t i = 0; i < calls.size(); ++i) {
-    StepArgs& args = calls[i].args;
+    StepArgs& args = calls_[i].args;
     if (quantized_matrix(plan, *args.step) == kNone) continue;
     const size_t at = args.step->dir == Dir::kForward ? 1 : 2;
     const Operand &x = args.in[0], &w = args.in[at];

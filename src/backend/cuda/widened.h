@@ -19,11 +19,13 @@ namespace wick::cuda {
 
 class Widened {
  public:
-  // Changes the operands and the scratch of these steps; keeps all.
-  Widened(const Plan& plan, std::span<FlatProgram::Call> calls, const Queue& queue);
+  // Keeps the plan, and a copy of its steps' calls.
+  Widened(const Plan& plan, std::span<const FlatProgram::Call> calls, const Queue& queue);
   Widened(const Widened&) = delete;
   Widened& operator=(const Widened&) = delete;
 
+  // The calls with such matrices in bf16, where prepare() puts them, and the rest of the scratch.
+  std::span<const FlatProgram::Call> calls() const { return calls_; }
   // Before steps from `first` on are enqueued, in order: enqueues what they need, and says where
   // they go.
   const Queue& prepare(size_t first);
@@ -37,6 +39,7 @@ class Widened {
   };
 
   const Plan& plan_;
+  std::vector<FlatProgram::Call> calls_;
   Queue queue_, late_;  // late_: where kernels wait until all before is done
   std::vector<std::optional<Matrix>> matrices_;  // by step
   std::vector<std::vector<Operand>> inputs_;     // of the steps that have one

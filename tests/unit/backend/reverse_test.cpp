@@ -38,6 +38,7 @@ std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, con
     backend->upload(*buffer, DType::kF32, 0, static_cast<int64_t>(data.size()), data.data());
     bindings[static_cast<size_t>(id)] = buffer;
   }
+  const std::vector<WeightForm> forms = backend->weight_forms(r.plan);
   for (const auto& [id, data] : r.weights) {
     const Value& weight = r.plan.value(id);
     const int64_t rows = weight.shape.rows(), cols = weight.shape.cols();
@@ -55,7 +56,8 @@ std::vector<std::vector<float>> run(const std::unique_ptr<Backend>& backend, con
         std::memcpy(to + 2 * c, &half, 2);
       }
     }
-    bindings[static_cast<size_t>(id)] = backend->prepare(weight, WeightForm::kRows, made.data());
+    bindings[static_cast<size_t>(id)] =
+        backend->prepare(weight, forms[static_cast<size_t>(id)], made.data());
   }
   const std::unique_ptr<Program> program = backend->compile(r.plan, bindings, nullptr);
   for (const auto& [id, data] : r.feeds) {
@@ -105,6 +107,7 @@ class Reverse : public testing::Test {
     for (size_t v = 0; v < want.size(); ++v) {
       double most = 0, worst = 0;
       for (size_t i = 0; i < want[v].size(); ++i) {
+        ASSERT_TRUE(std::isfinite(want[v][i])) << "result " << v;
         most = std::max(most, std::abs(double{want[v][i]}));
         const double off = std::abs(double{got[v][i]} - want[v][i]);
         worst = std::isnan(off) ? INFINITY : std::max(worst, off);
