@@ -65,7 +65,10 @@ void touch_adapted(const Plan& plan, size_t product, const Touch& touch) {
 void keep_matrix(const Plan& plan, size_t step, Item& scratch) {
   const ValueId w = quantized_matrix(plan, plan.steps[step]);
   if (w == kNone || scratch.bytes < 2 * plan.value(w).shape.elements()) return;
-  if (const int32_t from = widened_from(plan, step); from >= 0) scratch.first = from;
+  if (const int32_t from = widened_from(plan, step); from >= 0)
+    scratch.first = from;
+  else if (plan.steps[step].dir == Dir::kBackward)
+    scratch.first = static_cast<int32_t>(step - std::min(step, kBeforeProduct));
   auto goes_with = [&](const Step& s) {
     return s.op == Op::kGatedAct || s.op == Op::kRope || s.op == Op::kAttention ||
            (s.op == Op::kLinear && quantized_matrix(plan, s) == kNone);

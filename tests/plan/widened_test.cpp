@@ -46,5 +46,36 @@ TEST(Widened, ScratchIsThereFromTheProductBeforeOn) {
   EXPECT_TRUE(apart(own, 2 * kWidth * kWidth, at(first), 8 * kRows * kWidth));
 }
 
+// A large matrix is not made as far ahead, but before the steps of a reverse pass that may be made
+// with its product.
+TEST(Widened, ScratchOfALargeMatrixIsThereBeforeTheStepsMadeWithItsProduct) {
+  constexpr int64_t kWide = 4096, kLong = 8192;
+  Plan plan;
+  Recorder r(plan, false);
+  const ValueId w = r.weight("w", {kLong, kWide}, DType::kQ4G32);
+  const ValueId a = r.weight("a", {kRows, kWide}, DType::kF32);
+  const ValueId dy = r.feed("dy", {kRows, kLong}, DType::kF32);
+  const ValueId dead = r.scale(dy, 2.0f), dh = r.gated_act(dead, Act::kSilu);
+  const ValueId small = r.scale(dh, 0.5f);
+  const ValueId dx = r.temp("dx", {kRows, kWide}, DType::kF32);
+  auto reverse = [&](ValueId from, ValueId matrix, OutMode mode) {
+    r.append(
+        {Op::kLinear, Dir::kBackward, {from, kNone, matrix}, {{dx, mode}, {}, {}}, LinearAttr{}});
+  };
+  const ValueId few = r.cols(r.cols(small, 0, kRows), 0, kRows);
+  reverse(few, a, OutMode::kWrite);
+  reverse(dy, w, OutMode::kAccumulate);
+  plan.results = {dx};
+  EXPECT_EQ(widened_from(plan, 4), -1);
+
+  auto bytes = [](DType dtype) { return dtype_bytes(dtype); };
+  const int64_t matrix = 2 * kLong * kWide;
+  const std::vector<size_t> scratch{0, 0, 0, 0, static_cast<size_t>(matrix)};
+  const Placement placement = place(plan, bytes, scratch);
+  // Read by the step before the last but one, the first that may come after the matrix.
+  const int64_t own = placement.scratch_offset[4], at = placement.offset[static_cast<size_t>(dh)];
+  EXPECT_TRUE(at + 4 * kRows * kLong / 2 <= own || own + matrix <= at);
+}
+
 }  // namespace
 }  // namespace wick

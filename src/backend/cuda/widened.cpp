@@ -11,8 +11,7 @@
 namespace wick::cuda {
 namespace {
 
-// Steps of a reverse pass that may be made with the product behind them (reverse.h).
-constexpr size_t kMostBefore = 2;
+// Of a reverse pass (reverse.h).
 bool goes_before(const Step& step) {
   return step.op == Op::kGatedAct || (step.op == Op::kLinear && step.dir == Dir::kBackward);
 }
@@ -49,7 +48,7 @@ const Queue& Widened::prepare(size_t first) {
   for (size_t i = made_; i < first; ++i)
     WICK_CHECK(!matrices_[i], "a product without its matrix: step ", i);
   size_t at = first;
-  while (at < first + kMostBefore && at + 1 < matrices_.size() && !matrices_[at] &&
+  while (at < first + kBeforeProduct && at + 1 < matrices_.size() && !matrices_[at] &&
          goes_before(plan_.steps[at]))
     ++at;
   if (!matrices_[at] || (at > first && plan_.steps[at].dir == Dir::kForward)) return queue_;
