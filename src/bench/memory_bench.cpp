@@ -44,21 +44,21 @@ void bench_memory(const BenchContext& c) {
                "activations, inputs and the KV cache");
   }
   {
-    c.weights().release();
+    const TrainCaseOptions step{o.batch_size, o.seq, o.rank, o.targets, o.seed};
+    // Reads the weights as training has them.
+    TrainCase(c.backend(), c.config(), c.weights(), step).compile();
     const int64_t before = current_memory_bytes();
-    TrainCase train(c.backend(), c.config(), c.weights(),
-                    {o.batch_size, o.seq, o.rank, o.targets, o.seed});
+    TrainCase train(c.backend(), c.config(), c.weights(), step);
     train.compile();
     train.run_alone();
     const StepForecast f = train.step().forecast(c.backend());
     emit_bytes(c, "training step, on top of the weights", o.batch_size, o.seq,
-               f.total() - f.weights, current_memory_bytes() - before - f.weights,
+               f.total() - f.weights, current_memory_bytes() - before,
                "activations, adapter, gradients, moments, inputs");
   }
   const int64_t tokens = std::min(kCacheTokens, c.config().max_positions);
   const int64_t before = current_memory_bytes();
-  DecoderEngine engine(c.backend(), c.config(), c.generating_weights(), ParamSource{}, nullptr, 1,
-                       tokens);
+  DecoderEngine engine(c.backend(), c.config(), c.weights(), ParamSource{}, nullptr, 1, tokens);
   emit_bytes(c, "KV cache", 1, tokens, engine.cache_bytes(), current_memory_bytes() - before,
              "resident once it is filled");
 }
