@@ -35,7 +35,7 @@ class Buffer {
   virtual size_t bytes() const = 0;
   // The first byte, in the device's own address space.
   virtual std::byte* address() const = 0;
-  // Whether prepare() took fewer bytes than the form it was asked for has.
+  // Whether a matrix rests here as kShortTiles, where plans say kTiles.
   virtual bool is_short() const { return false; }
 };
 using BufferPtr = std::shared_ptr<Buffer>;

@@ -213,7 +213,7 @@ void unpack_short_block(const char* block, char* to) {
     }
   const auto* head = reinterpret_cast<const ShortHead*>(block);
   for (int i = 0; i < head->odd; ++i)
-    to[2 * (head->at[i] % kBlockElements) + 1] = static_cast<char>(head->upper[i]);
+    to[2 * head->at[i] + 1] = static_cast<char>(head->upper[i]);
 }
 
 void copy_short_row(const char* w, int64_t row, int64_t k, DType dtype, void* to) {
