@@ -114,13 +114,14 @@ void HostProgram::run() noexcept {
 
 std::vector<double> HostProgram::run_timed() {
   using Clock = std::chrono::steady_clock;
-  std::vector<double> seconds;
-  seconds.reserve(calls().size());
+  std::vector<double> seconds(calls().size());
   Clock::time_point before = Clock::now();
   for (const Call& call : calls()) {
     call.fn(call.args);
     const Clock::time_point after = Clock::now();
-    seconds.push_back(std::chrono::duration<double>(after - before).count());
+    // By step: `join` may have moved a call.
+    seconds[static_cast<size_t>(call.args.step - plan().steps.data())] =
+        std::chrono::duration<double>(after - before).count();
     before = after;
   }
   return seconds;

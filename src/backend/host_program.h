@@ -55,7 +55,7 @@ class HostProgram final : public FlatProgram {
   // `candidates` and `pool` must outlive the program; every binding that a step uses must be a
   // HostBuffer. `arena` may be shared with programs that never run at the same time; null: its own.
   // Throws: kInternal where a buffer is missing or too small, kOutOfMemory.
-  // `join` may give one call the work of its next ones.
+  // `join` may give one call the work of its next ones, and change the order of calls.
   using Join = std::function<void(const Plan& plan, std::span<Call> calls)>;
   HostProgram(Plan plan, const Selection& selection, std::span<const Candidate> candidates,
               Bindings bindings, const HostElements& elements, ThreadPool& pool, BufferPtr arena,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/added.h"
 #include "plan/widened.h"
 
 namespace wick {
@@ -60,6 +61,18 @@ void touch_adapted(const Plan& plan, size_t product, const Touch& touch) {
     touch(before.inputs[0], static_cast<int32_t>(product));
 }
 
+// A device may make a product after what its adapters make of its input, and add theirs in it: what
+// any of them reads lasts until the last.
+template <typename Touch>
+void touch_added(const Plan& plan, size_t product, const Touch& touch) {
+  const size_t end = added_end(plan, product);
+  if (end == product + 1) return;
+  const auto last = static_cast<int32_t>(end - 1);
+  for (ValueId in : plan.steps[product].inputs) touch(in, last);
+  for (size_t j = product + 1; j < end; ++j)
+    if (adds_to(plan, plan.steps[j], plan.steps[product])) touch(plan.steps[j].inputs[0], last);
+}
+
 // A device may bring a quantised matrix to floats in its step's scratch, some steps ahead
 // (plan/widened.h), and read it there in a kernel that makes steps behind it, too.
 void keep_matrix(const Plan& plan, size_t step, Item& scratch) {
@@ -75,7 +88,7 @@ void keep_matrix(const Plan& plan, size_t step, Item& scratch) {
   };
   size_t last = step;
   while (last + 1 < plan.steps.size() && goes_with(plan.steps[last + 1])) ++last;
-  scratch.last = static_cast<int32_t>(last);
+  scratch.last = std::max(scratch.last, static_cast<int32_t>(last));
 }
 
 // One item per value (temp roots only), then one per step (scratch).
@@ -85,8 +98,8 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   auto touch = [&](ValueId id, int32_t step) {
     if (id == kNone || plan.value(plan.root(id)).kind != Kind::kTemp) return;
     Item& item = items[static_cast<size_t>(plan.root(id))];
-    if (item.first < 0) item.first = step;
-    item.last = step;
+    item.first = item.first < 0 ? step : std::min(item.first, step);
+    item.last = std::max(item.last, step);
   };
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     for (ValueId in : plan.steps[i].inputs) touch(in, static_cast<int32_t>(i));
@@ -98,6 +111,7 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
         for (ValueId in : plan.steps[j - 1].inputs) touch(in, static_cast<int32_t>(i));
     touch_around(plan, i, touch);
     touch_adapted(plan, i, touch);
+    touch_added(plan, i, touch);
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());
@@ -109,9 +123,10 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     Item& item = items[plan.values.size() + i];
     if (i < scratch.size() && scratch[i] > 0) {
-      item.first = item.last = static_cast<int32_t>(i);
-      if (is_product(plan.steps[i]) && i + 1 < plan.steps.size() && is_gate(plan.steps[i + 1]))
-        ++item.last;
+      item.first = static_cast<int32_t>(i);
+      size_t end = added_end(plan, i);
+      if (is_product(plan.steps[i]) && end < plan.steps.size() && is_gate(plan.steps[end])) ++end;
+      item.last = static_cast<int32_t>(end - 1);
       item.bytes = align(static_cast<int64_t>(scratch[i]));
       keep_matrix(plan, i, item);
     }

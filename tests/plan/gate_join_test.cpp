@@ -18,7 +18,9 @@ struct Sizes {
   DType weights;
   bool trains;
   DType activations = DType::kBF16;
+  bool adapted = false;  // both halves, rank 8
 };
+constexpr int64_t kRank = 8;
 
 // head(linear(gated_act(linear(x + b)))), with scales of 1 around the gate that keep it apart.
 struct Net {
@@ -26,16 +28,29 @@ struct Net {
   ValueId x, params, grads = kNone, target, weight, segment, loss;
   std::vector<ValueId> weights;
 
+  static int64_t params_of(const Sizes& s) {
+    return s.width + (s.adapted ? 2 * kRank * (s.width + s.half) : 0);
+  }
+
   Net(const Sizes& s, bool apart) {
     Recorder r(plan, s.trains, s.activations);
     x = r.feed("x", {s.rows, s.width}, s.activations);
-    params = r.state("params", {s.width}, DType::kF32);
+    params = r.state("params", {params_of(s)}, DType::kF32);
     auto matrix = [&](const char* name, int64_t n, int64_t k, DType dtype) {
       return weights.emplace_back(r.weight(name, {n, k}, dtype));
     };
     if (!s.trains) r.narrow_linears();
     ValueId h = s.trains ? r.bias(x, r.flat(params, 0, {s.width}, "b")) : x;
+    const ValueId from = h;
     h = r.linear(h, matrix("gate_up", 2 * s.half, s.width, s.weights));
+    if (s.adapted) {
+      const ValueId sums = r.linear(from, r.flat(params, s.width, {2 * kRank, s.width}, "a"));
+      for (int64_t i = 0; i < 2; ++i)
+        r.linear_into(
+            r.cols(h, i * s.half, (i + 1) * s.half), r.cols(sums, i * kRank, (i + 1) * kRank),
+            r.flat(params, s.width + kRank * (2 * s.width + i * s.half), {s.half, kRank}, "b"),
+            2.0f);
+    }
     if (apart) h = r.scale(h, 1.0f);
     h = r.gated_act(h, Act::kSilu);
     if (apart) h = r.scale(h, 1.0f);
@@ -47,7 +62,7 @@ struct Net {
                          segment, 1);
     plan.results.push_back(loss);
     if (s.trains) {
-      grads = r.state("grads", {s.width}, DType::kF32);
+      grads = r.state("grads", {params_of(s)}, DType::kF32);
       backward(r, loss, params, grads);
     }
     check(plan);
@@ -90,11 +105,13 @@ std::vector<float> results(const std::string& isa, const Sizes& s, bool apart, i
     const auto at = static_cast<size_t>(id);
     bindings[at] = backend->prepare(v, forms[at], made_weight(v, seed++).data());
   }
-  std::vector<float> b(static_cast<size_t>(s.width), 0.01f);
+  std::vector<float> b(static_cast<size_t>(Net::params_of(s)), 0.01f);
+  const auto count = static_cast<int64_t>(b.size());
+  for (int64_t i = s.width; i < count; ++i) b[static_cast<size_t>(i)] = 0.1f * number(9, i);
   for (ValueId id : {net.params, net.grads})
     if (id != kNone) {
-      bindings[static_cast<size_t>(id)] = backend->allocate(DType::kF32, s.width);
-      backend->upload(*bindings[static_cast<size_t>(id)], DType::kF32, 0, s.width, b.data());
+      bindings[static_cast<size_t>(id)] = backend->allocate(DType::kF32, count);
+      backend->upload(*bindings[static_cast<size_t>(id)], DType::kF32, 0, count, b.data());
     }
   const std::unique_ptr<Program> program = backend->compile(net.plan, bindings, nullptr);
   std::vector<float> xs(static_cast<size_t>(s.rows * s.width));
@@ -133,6 +150,10 @@ TEST(GateJoin, HasTheBitsOfTwoSteps) {
                            {70, 192, 256, DType::kQ4G32, false},
                            {550, 1120, 96, DType::kQ4G64, false},
                            {40, 96, 48, DType::kBF16, true},
+                           {40, 96, 64, DType::kBF16, true, DType::kBF16, true},
+                           {600, 96, 64, DType::kBF16, false, DType::kBF16, true},
+                           {70, 192, 256, DType::kQ4G32, false, DType::kBF16, true},
+                           {33, 1120, 96, DType::kQ8G32, false, DType::kBF16, true},
                            {70, 96, 64, DType::kBF16, false},
                            {70, 96, 64, DType::kBF16, false, DType::kF32},
                            {600, 896, 288, DType::kBF16, false, DType::kF32},

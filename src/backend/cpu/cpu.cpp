@@ -14,7 +14,7 @@
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/short_tiles.h"
 #include "backend/cpu/speed.h"
-#include "backend/cpu/tile_gates.h"
+#include "backend/cpu/joined.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
 #include "base/check.h"
@@ -160,7 +160,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Program> compile(const Plan& plan, const Bindings& bindings,
                                    BufferPtr arena) override {
     return std::make_unique<HostProgram>(plan, select(plan), candidates_, bindings, elements_,
-                                         pool_, std::move(arena), cpu::join_gates);
+                                         pool_, std::move(arena), cpu::join_steps);
   }
 
  private:

@@ -5,7 +5,7 @@
 #include "backend/accepts.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/stretches.h"
-#include "backend/cpu/tile_gates.h"
+#include "backend/cpu/joined.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear.cpp"

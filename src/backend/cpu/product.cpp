@@ -16,7 +16,7 @@
 
 #if WICK_CPU_BF16
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/product-inl.h"
+#include "backend/cpu/addends-inl.h"
 
 namespace wick::cpu {
 namespace {
@@ -63,7 +63,7 @@ namespace {
 // block starts from.
 struct Meanwhile {
   const Product& p;
-  const float* c = nullptr;  // the block to finish; null: none
+  float* c = nullptr;  // the block to finish; null: none
   int64_t row = 0, col = 0, piece = 0;
   // Blocks of w to make: `wanted` of a panel from a step on, one every `pause` steps of the
   // product.
@@ -73,18 +73,22 @@ struct Meanwhile {
   int64_t lines = 0, each = 0;
   Near near = {};  // where this block will be stored, `near_rows` a step
   int64_t near_rows = 0;
-  uint16_t* gates = nullptr;  // of the block to finish
+  uint16_t* gates = nullptr;              // of the block to finish
+  const PanelAddends* addends = nullptr;  // the same
 
   void finish_piece() {
     constexpr int64_t kRows = 4;
+    addends->add(c, row, piece * kRows, (piece + 1) * kRows);
     finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows, gates);
     if (++piece == 32 / kRows) c = nullptr;
   }
   void finish() {
     while (c != nullptr) finish_piece();
   }
-  void finish_next(const float* block, int64_t block_row, int64_t block_col, uint16_t* of_gates) {
+  void finish_next(float* block, int64_t block_row, int64_t block_col, uint16_t* of_gates,
+                   const PanelAddends& of_addends) {
     finish();
+    addends = &of_addends;
     c = block;
     row = block_row;
     col = block_col;
@@ -148,6 +152,7 @@ void work(const Product& p, const Share& share) {
   const bool makes = p.turned || p.is_short || p.codes != nullptr || p.rows != nullptr;
   alignas(64) char made[2][kMostSteps * kBlockBytes];
   alignas(64) uint16_t gates[kGroupBlocks][32 * 32];
+  PanelAddends addends[2];  // of this panel and the one before, which may still be finished
   Meanwhile meanwhile{p};
   meanwhile.pause = blocks;
   int64_t which = 0;  // of two blocks of sums: one is finished while the other is made
@@ -192,6 +197,8 @@ void work(const Product& p, const Share& share) {
         make_panel(turn + 1);
         b.b = made[turn % 2];
       }
+      PanelAddends& added = addends[turn % 2];
+      if (finishes) added.take(p.finish, panel * 32, share.b0 * 32, share.b1 * 32);
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t block = share.b0 + i;
         b.c = share.sums + (keep ? panel * x.blocks + block : which++ % 2) * (kCBytes / 4);
@@ -213,7 +220,7 @@ void work(const Product& p, const Share& share) {
         }
         p.unit->block(b);
         b.before = b.a_tiles == 1 ? nullptr : b.c;
-        if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32, gates[i]);
+        if (finishes) meanwhile.finish_next(b.c, block * 32, panel * 32, gates[i], added);
       }
     }
   }
@@ -320,6 +327,7 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
   const int64_t grain = std::max<int64_t>(pairs ? 2 : 1, kFewBytes / panel_bytes);
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
     alignas(64) float c[4 * 256];
+    PanelAddends addends;
     Block b;
     b.a = left;
     b.a_step = x.rows * 64;
@@ -336,8 +344,8 @@ void multiply_few(ThreadPool& pool, const Unit& unit, const Operand& x, const ch
         b.beside = pairs && p + 1 < end ? b.b + panel_bytes : nullptr;
         b.ahead = b.b + kFewAhead;
         unit.block(b);
-        finish_rows(c, finish, 0, p * 32, 0, 32);
-        if (b.beside != nullptr) finish_rows(c + 512, finish, 0, ++p * 32, 0, 32);
+        finish_few(c, addends, finish, p);
+        if (b.beside != nullptr) finish_few(c + 512, addends, finish, ++p);
       }
     unit.end();
   });

@@ -110,6 +110,16 @@ struct Gate {
   static int64_t panel(int64_t i, int64_t panels) { return i % 2 * (panels / 2) + i / 2; }
 };
 
+// A product with a short sum that is added to others' sums: scale * x wᵀ to rows [row, row + M) and
+// columns [col, col + N) of theirs.
+struct Addend {
+  Operand x = {};  // [M, K] bf16
+  Operand w = {};  // [N, K] in rows
+  float scale = 1.0f;
+  int64_t row = 0, col = 0;  // col: a panel's first
+};
+constexpr int64_t kMostAddends = 16;
+
 // What becomes of a finished sum: y (+)= scale * sum + bias, rounded once.
 struct Finish {
   Operand y;  // f32 or bf16
@@ -117,6 +127,8 @@ struct Finish {
   bool add = false;
   const float* bias = nullptr;  // by column, padded to whole panels
   const Gate* gate = nullptr;
+  std::span<const Addend> addends = {};  // added to the sums before anything else, with scale 1
+  int64_t above = 0;                     // rows of theirs that are before y's
   int64_t panel(int64_t i, int64_t panels) const {
     return gate != nullptr ? gate->panel(i, panels) : i;
   }

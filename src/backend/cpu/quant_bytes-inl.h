@@ -10,7 +10,7 @@
 #include "backend/cpu/tile_kernels.h"
 
 #if WICK_CPU_BF16
-#include "backend/cpu/product-inl.h"
+#include "backend/cpu/addends-inl.h"
 
 namespace wick::cpu {
 namespace {
@@ -221,6 +221,7 @@ struct Drain {
   const float* x_scales = nullptr;
   const Finish* finish = nullptr;  // with the last stretch
   uint16_t* gates = nullptr;
+  const PanelAddends* addends = nullptr;
   int64_t row = 0, col = 0;  // of y
   bool first = false;        // of a block's stretches
   int64_t at = 32;           // rows that are done
@@ -242,7 +243,7 @@ struct Drain {
     if (at == 32) return;
     const __m512 scale0 = _mm512_load_ps(w_scales), scale1 = _mm512_load_ps(w_scales + 16);
     const int64_t end = std::min<int64_t>(32, at + count);
-    if (finish != nullptr && stores_words(*finish, col)) {
+    if (finish != nullptr && finish->addends.empty() && stores_words(*finish, col)) {
       const __m512 scale = _mm512_set1_ps(finish->scale);
       const float* bias = finish->bias;
       const __m512 bias0 = bias ? _mm512_loadu_ps(bias + col) : _mm512_setzero_ps();
@@ -261,7 +262,10 @@ struct Drain {
         _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16, v.v0);
         _mm512_store_ps(total + i / 16 * 512 + i % 16 * 16 + 256, v.v1);
       }
-      if (finish != nullptr) finish_rows(total, *finish, row, col, at, end);
+      if (finish != nullptr) {
+        addends->add(total, row, at, end);
+        finish_rows(total, *finish, row, col, at, end, gates);
+      }
     }
     at = end;
   }

@@ -135,6 +135,7 @@ void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0,
   const bool tiles = x.signs;
   alignas(64) float totals[kMostBlocks][kBlockElements];
   alignas(64) uint16_t gates[kMostBlocks][kBlockElements];
+  PanelAddends addends[2];  // of this panel and the one before, which may still drain
   Made made[2];
   Drain drain;
   Near near;
@@ -156,6 +157,8 @@ void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0,
     Made &now = made[i % 2], &next = made[(i + 1) % 2];
     begin(i + 1);
     if (!tiles) now.make_starts();
+    PanelAddends& added = addends[i / x.stretches % 2];
+    if (last) added.take(finish, now.panel * 32, b0 * 32, b1 * 32);
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t row = (b0 + b) * 32;
       if (last) near.block(finish, row, now.panel * 32);
@@ -169,6 +172,7 @@ void work(const QuantTiles& w, const Bytes& x, const Finish& finish, int64_t p0,
       drain.x_scales = x.scale(b0 + b, stretch);
       drain.finish = last ? &finish : nullptr;
       drain.gates = gates[b];
+      drain.addends = &added;
       drain.row = row;
       drain.col = now.panel * 32;
       drain.first = stretch == 0;
@@ -202,6 +206,7 @@ void multiply_quant_bytes(ThreadPool& pool, const Unit& unit, const Operand& x, 
     const Operand part = rows_of(x, row, rows);
     Finish finish_part = finish;
     finish_part.y = rows_of(finish.y, row, rows);
+    finish_part.above = row;
     Gate gate;
     if (finish.gate != nullptr) {
       gate.made = rows_of(finish.gate->made, row, rows);

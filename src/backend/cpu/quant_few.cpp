@@ -15,7 +15,7 @@
 #include "backend/cpu/stretches.h"
 #include "base/half.h"
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/product-inl.h"
+#include "backend/cpu/addends-inl.h"
 
 WICK_BF16_BEGIN
 namespace wick::cpu {
@@ -219,10 +219,6 @@ void prepare_row(const Operand& x, int64_t row, const QuantTiles& w, int bytes, 
   }
 }
 
-inline void finish_panel(const float* c, const Finish& finish, int64_t panel) {
-  finish_rows(c, finish, 0, panel * 32, 0, 32);
-}
-
 }  // namespace
 }  // namespace wick::cpu
 WICK_BF16_END
@@ -274,10 +270,11 @@ void multiply_quant_few(ThreadPool& pool, const Unit& unit, const Operand& x, co
   const int64_t grain = std::max<int64_t>(1, kTaskBytes / w.panel_bytes);
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
     alignas(64) float c[2 * 256];
+    PanelAddends addends;
     for (int64_t i; (i = next()) >= 0;)
       for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
         fn(w, p, few, c);
-        finish_panel(c, finish, p);
+        finish_few(c, addends, finish, p);
       }
   });
 }

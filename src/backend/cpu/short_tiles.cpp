@@ -14,7 +14,7 @@
 
 #if WICK_CPU_BF16
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/product-inl.h"
+#include "backend/cpu/addends-inl.h"
 
 namespace wick::cpu {
 namespace {
@@ -266,12 +266,13 @@ void multiply_few_short(ThreadPool& pool, const Operand& x, const char* w, const
                                                     few_rows<7>, few_rows<8>};
   in_stretches(pool, (panels + grain - 1) / grain, [&](auto next) {
     alignas(64) float c[2 * 256];
+    PanelAddends addends;
     for (int64_t i; (i = next()) >= 0;)
       for (int64_t p = i * grain; p < std::min(panels, (i + 1) * grain); ++p) {
         for (int64_t row = 0; row < x.rows; row += kAtOnce)
           kFew[std::min(kAtOnce, x.rows - row) - 1](w + p * panel_bytes, left + row * 64,
                                                     x.rows * 64, steps, c + row * 16);
-        finish_rows(c, finish, 0, p * 32, 0, 32);
+        finish_few(c, addends, finish, p);
       }
   });
 }

@@ -31,6 +31,7 @@ void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
     product.x = load(row, rows, streamed);
     product.finish = finish;
     product.finish.y = rows_of(finish.y, row, rows);
+    product.finish.above = row;
     Gate gate;
     if (finish.gate != nullptr) {
       gate.made = rows_of(finish.gate->made, row, rows);

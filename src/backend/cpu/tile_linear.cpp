@@ -4,11 +4,13 @@
 // into scratch at each call. And, on AMX, the linears of activations in f32 whose weights rest in
 // bf16: in three exact parts, see product.h, at 1.5 times the speed of multiply-adds in f32 or
 // more.
+#include <array>
+
 #include "backend/accepts.h"
 #include "backend/cpu/bf16-inl.h"
+#include "backend/cpu/joined.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/short_tiles.h"
-#include "backend/cpu/tile_gates.h"
 #include "backend/cpu/tile_kernels.h"
 
 #if WICK_CPU_BF16
@@ -90,15 +92,39 @@ bool accepts_linear_fwd(const StepArgs& args) {
   return is_bf16(args.in[0]) && is_matrix(args.in[1]) && is_weight(bias) && is_result(args.out[0]);
 }
 
+// What the steps that are made with a product add to its y, and the gate that takes it.
+struct Joined {
+  std::array<Addend, kMostAddends> addends = {};
+  size_t count = 0;
+  Gate gate = {};
+
+  explicit Joined(const StepArgs& product) {
+    const Operand& y = product.out[0];
+    for (const StepArgs* a = product.next; a != nullptr; a = a->next) {
+      if (a->step->op == Op::kGatedAct) {
+        gate.made = a->out[0];
+        continue;
+      }
+      const int64_t at = a->out[0].as<bf16>() - y.as<bf16>();
+      addends[count++] = {a->in[0], a->in[1], attr<LinearAttr>(*a->step).scale, at / y.ld,
+                          at % y.ld};
+    }
+  }
+};
+
 template <const Unit& U>
 void linear_fwd(const StepArgs& args) {
   const Operand &x = args.in[0], &y = args.out[0];
   if (x.rows == 0 || y.cols == 0) return;
   Pieces pieces(args.scratch);
   const TiledWeight w = tiles_of(*args.pool, args.in[1], pieces);
-  const Gate gate{args.next != nullptr ? args.next->out[0] : Operand{}};
-  const Finish finish{y, attr<LinearAttr>(*args.step).scale, args.accumulates(0),
-                      widen_bias(input(args, 2), pieces), gate.made ? &gate : nullptr};
+  const Joined joined(args);
+  const Finish finish{.y = y,
+                      .scale = attr<LinearAttr>(*args.step).scale,
+                      .add = args.accumulates(0),
+                      .bias = widen_bias(input(args, 2), pieces),
+                      .gate = joined.gate.made ? &joined.gate : nullptr,
+                      .addends = {joined.addends.data(), joined.count}};
   const bool narrow = attr<LinearAttr>(*args.step).narrow == Narrow::kBytes;
   if (!w.codes && x.cols <= kThinSum && finish.gate == nullptr)
     multiply_thin(*args.pool, x, w.tiles, finish);
@@ -278,6 +304,12 @@ bool takes_gate(KernelFn linear) {
   return linear == linear_fwd<kAmxUnit> || linear == linear_fwd<kDotUnit>;
 }
 
+bool takes_addends(KernelFn linear, const StepArgs& args) {
+  const bool thin = args.in[0].cols <= kThinSum && !dtype_is_quantized(args.in[1].dtype);
+  return takes_gate(linear) && !thin && is_bf16(args.out[0]) && args.out[0].rows > 0 &&
+         attr<LinearAttr>(*args.step).scale == 1.0f;
+}
+
 Candidates tile_candidates(Rung rung) {
   if (rung == Rung::kAmx) return table<kAmxUnit>();
   if (rung == Rung::kAvx512Bf16) return table<kDotUnit>();
@@ -290,6 +322,7 @@ Candidates tile_candidates(Rung rung) {
 
 namespace wick::cpu {
 bool takes_gate(KernelFn) { return false; }
+bool takes_addends(KernelFn, const StepArgs&) { return false; }
 Candidates tile_candidates(Rung) { return {}; }
 }  // namespace wick::cpu
 
