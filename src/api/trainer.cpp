@@ -8,6 +8,7 @@
 #include "api/trainer_impl.h"
 #include "api/watch.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/process.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
@@ -250,7 +251,22 @@ Json Trainer::Impl::identity() const {
   identify_loss(j);
   j[kOrder] = plan_order;
   j[kOrder]["packs"] = pack_key();
+  j[kOrder]["trained"] = trained_key();
   return j;
+}
+
+// The flat parameters have no names: others of the same size would be taken for these.
+std::string Trainer::Impl::trained_key() const {
+  std::string names;
+  for (const ParamLayout::Entry& e : (adapter ? adapter->layout() : trainable->layout).entries())
+    names += cat(e.name, e.shape.str());
+  if (adapter) {
+    // A and B of PiSSA mean nothing without the start that is taken off the base.
+    if (adapter->options().init == "pissa") names += " pissa";
+    if (adapter->tokens())
+      for (int64_t id : adapter->tokens()->ids) names += cat(" ", id);
+  }
+  return cat(crc32c(std::as_bytes(std::span(names))));
 }
 
 void Trainer::Impl::save_result(const std::string& folder, std::span<const float> params) const {
