@@ -158,11 +158,23 @@ void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
     refuse("--targets (or --num-layers)", cat(adapter.modules().size(), " modules"), "others");
 }
 
+// Full training has no adapter that these could be settings of.
+void refuse_adapter_settings(const TrainOptions& o) {
+  if (!o.init_adapter.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "--fine-tune-type full begins with the model's own weights, and --init-adapter ",
+         o.init_adapter, " is beside them; write it into them first with wick merge");
+  if (const Json kind = kind_of(o, false); !kind.empty())
+    fail(ErrorCode::kInvalidArgument, "--fine-tune-type full trains the model's own weights, and ",
+         kind.begin().key(), " is a setting of adapters; leave one of them out");
+}
+
 }  // namespace
 
 void Trainer::Impl::declare() {
   const Model::Impl& m = model->impl();
   if (options.fine_tune_type == "full") {
+    refuse_adapter_settings(options);
     if (m.adapter)
       fail(ErrorCode::kInvalidArgument,
            "--fine-tune-type full trains the model's own weights; "
