@@ -196,6 +196,7 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
   kinds.apply(o);
+  refuse_idle_flags(args, o);
   if (epochs_beat_iters(args)) o.iters = 0;
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)
