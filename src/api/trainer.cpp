@@ -83,6 +83,8 @@ void check_options(const TrainOptions& o) {
                                        {"memory", o.memory_bytes, 0},
                                        {"prefix-cache-size", o.prefix_cache_bytes, 0}})
     if (n < least) refuse(cat("--", name, " is ", n, ", wanted at least ", least));
+  // No rows would be looked at, which is no loss of 0.
+  if (o.val_batches == 0) refuse("--val-batches is 0, wanted at least 1, or -1 for all");
   in_range("skip-below", o.skip_below, 0.0, 0.1);
   in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
   in_range("lr-decay-rate", o.lr_decay_rate, 0.0, 1.0);

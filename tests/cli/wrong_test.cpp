@@ -304,6 +304,17 @@ TEST_F(Wrong, AFolderThatMayNotBeWritten) {
 }
 
 // Neither waited for nor tried.
+TEST_F(Wrong, LooksAtNoRows) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--val-batches", "0"}, {"--test", "--test-batches", "0"}}) {
+    std::vector<std::string> words = train(data_, out_);
+    words.insert(words.end(), more.begin(), more.end());
+    const CliResult r = wick(words);
+    EXPECT_NE(r.code, 0) << r.out;
+    EXPECT_NE(r.err.find("or -1 for all"), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
   std::vector<std::string> words = train(data_, out_);
   words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});
