@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "data/row.h"
 #include "data/text_problems.h"
 #include "text/unicode.h"
 
@@ -108,6 +109,27 @@ void check_messages(const Json& messages, const std::string& key, bool whole, Ro
         ", so what stands after the last answer is not trained");
 }
 
+// What cannot be opened stays as it is: encoding the row says what is wrong.
+Json plain_row(const Json& row, const DataOptions& options) {
+  Json plain = row;
+  for (const std::string& key : {options.messages_key, options.prompt_key, options.completion_key,
+                                 std::string("chosen"), std::string("rejected")}) {
+    auto member = plain.find(key);
+    if (member == plain.end()) continue;
+    try {
+      if (key == options.messages_key && member->is_string() &&
+          member->get_ref<const std::string&>().starts_with('['))
+        *member = parse_field(member->get<std::string>(), key);
+      for (size_t i = 0; member->is_array() && i < member->size(); ++i)
+        if (const Json* content = find_member((*member)[i], "content");
+            content != nullptr && content->is_array())
+          join_text_parts((*member)[i]["content"], key);
+    } catch (const Error&) {
+    }
+  }
+  return plain;
+}
+
 const Json* messages_of(const Json& row, const DataOptions& options) {
   const Json* messages = find_member(row, options.messages_key);
   return messages != nullptr && messages->is_array() ? messages : nullptr;
@@ -139,23 +161,25 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   });
   if (!row.is_object()) return check;
 
+  check.plain = plain_row(row, options);
+  const Json& plain = check.plain;
   for (const char* key : kMedia)
-    if (const Json* media = find_member(row, key);
+    if (const Json* media = find_member(plain, key);
         media != nullptr && (media->is_string() || (media->is_array() && !media->empty())))
       add("ignored_member", '"', key, "\" is not read: wick trains text");
-  if (const Json* messages = messages_of(row, options))
+  if (const Json* messages = messages_of(plain, options))
     check_messages(*messages, options.messages_key, true, check);
   for (const std::string& key :
        {options.completion_key, std::string("chosen"), std::string("rejected")})
-    if (const Json* answer = find_member(row, key)) {
+    if (const Json* answer = find_member(plain, key)) {
       if (answer->is_string() && is_blank(answer->get_ref<const std::string&>()))
         add("empty_answer", '"', key, "\" is empty");
       if (answer->is_array()) check_messages(*answer, key, false, check);
     }
-  const Json* text = find_member(row, options.text_key);
+  const Json* text = find_member(plain, options.text_key);
   if (text != nullptr && text->is_string() && is_blank(text->get_ref<const std::string&>()))
     add("empty_answer", '"', options.text_key, "\" is empty");
-  const Json *chosen = find_member(row, "chosen"), *rejected = find_member(row, "rejected");
+  const Json *chosen = find_member(plain, "chosen"), *rejected = find_member(plain, "rejected");
   if (chosen != nullptr && rejected != nullptr && *chosen == *rejected)
     add("same_answers", "\"chosen\" and \"rejected\" are the same, so the pair teaches nothing");
   return check;

@@ -260,6 +260,35 @@ TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
 }
 
 // As chat APIs mark turns that are context and no example.
+// A list in a field of a table, and contents in parts, are checked as they are read.
+TEST_F(Data, TablesAndPartsAreCheckedLikeOtherRows) {
+  const std::string table =
+      folder_.write("table/train.csv",
+                    "messages\n"
+                    "\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"a\"\"}, "
+                    "{\"\"role\"\": \"\"assistant\"\", \"\"content\"\": \"\" \"\"}]\"\n"
+                    "\"[{\"\"role\"\": \"\"human\"\", \"\"content\"\": \"\"b\"\"}, "
+                    "{\"\"role\"\": \"\"assistant\"\", \"\"content\"\": \"\"c\"\"}]\"\n");
+  std::set<Finding> found =
+      findings_of(wick({"data", "--model", model_, "--data", table, "--json"}));
+  EXPECT_TRUE(found.contains({"empty_answer", "train.csv", 2}));
+  EXPECT_TRUE(found.contains({"unknown_role", "train.csv", 3}));
+
+  auto part = [](const std::string& role, const std::string& text) {
+    return "{\"role\": \"" + role + "\", \"content\": [{\"type\": \"text\", \"text\": \"" + text +
+           "\"}]}";
+  };
+  const std::string parts = folder_.write(
+      "parts/train.jsonl",
+      messages({part("user", "a"), "{\"role\": \"assistant\", \"content\": []}"}) + "\n" +
+          messages({part("system", "Be kind"), part("user", "b"), part("assistant", "c")}) + "\n" +
+          messages({part("user", "d"), part("assistant", "e </s> f")}) + "\n");
+  found = findings_of(wick({"data", "--model", model_, "--data", parts, "--json"}));
+  EXPECT_TRUE(found.contains({"empty_answer", "train.jsonl", 1}));
+  EXPECT_TRUE(found.contains({"system_dropped", "train.jsonl", 2}));
+  EXPECT_TRUE(found.contains({"special_token", "train.jsonl", 3}));
+}
+
 TEST_F(Data, AWeightOfZeroIsNotTrained) {
   auto trained = [&](const char* weight) {
     const std::string file = folder_.write(
