@@ -191,6 +191,8 @@ class Checker {
     }
     if (std::string lost = lost_system_message(check.plain, example.text, options_); !lost.empty())
       add("system_dropped", line, std::move(lost));
+    if (std::string lost = lost_thoughts(check.plain, example.text, options_); !lost.empty())
+      add("template_problem", line, std::move(lost));
     const std::string format = pair ? "preference" : row_format_name(example.format);
     if (example.format != RowFormat::kText) check_special(line, check.plain);
     mixed(line, format);

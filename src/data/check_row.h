@@ -30,6 +30,9 @@ std::vector<std::pair<std::string, std::string>> spoken_texts(const Json& row,
 // What the row says, in lower case and with single blanks.
 std::string row_words(const Json& row, const DataOptions& options);
 
+// What is to be said where the template left the last turn's reasoning out of `text`; else "".
+std::string lost_thoughts(const Json& row, const std::string& text, const DataOptions& options);
+
 // What is to be said where the template left the row's system message out of `text`; else "".
 std::string lost_system_message(const Json& row, const std::string& text,
                                 const DataOptions& options);

@@ -289,6 +289,32 @@ TEST_F(Data, TablesAndPartsAreCheckedLikeOtherRows) {
   EXPECT_TRUE(found.contains({"special_token", "train.jsonl", 3}));
 }
 
+// What other programs make a part of the prompt, or leave untrained, and wick does not read.
+TEST_F(Data, MembersThatAreNotReadAreNamed) {
+  const std::string user = turn("user", "a");
+  const std::string file = folder_.write(
+      "rest/train.jsonl",
+      R"({"prompt": "a", "input": "b", "completion": "c"})"
+      "\n"
+      R"({"prompt": "about b: a", "input": "b", "completion": "d"})"
+      "\n"
+      R"({"prompt": "a", "system": "Be kind", "completion": "e"})"
+      "\n"
+      R"({"messages": [)" +
+          user + R"(, {"role": "assistant", "content": "f", "train": false}]})" + "\n" +
+          R"({"messages": [)" + user +
+          R"(, {"role": "assistant", "content": "g", "function_call": {"name": "h"}}]})" + "\n" +
+          R"({"messages": [)" + user +
+          R"(, {"role": "assistant", "content": "i", "reasoning_content": "hm"}]})" + "\n");
+  const CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+  const std::set<Finding> expected = {
+      {"ignored_member", "train.jsonl", 1},   {"ignored_member", "train.jsonl", 3},
+      {"ignored_member", "train.jsonl", 4},   {"ignored_member", "train.jsonl", 5},
+      {"template_problem", "train.jsonl", 6}, {"mixed_formats", "train.jsonl", 4},
+      {"mixed_formats", "train.jsonl", 5},    {"mixed_formats", "train.jsonl", 6}};
+  EXPECT_EQ(findings_of(r), expected) << r.out;
+}
+
 TEST_F(Data, AWeightOfZeroIsNotTrained) {
   auto trained = [&](const char* weight) {
     const std::string file = folder_.write(
