@@ -32,7 +32,7 @@ struct TrainFlags {
   int64_t test_batches = -1;
   Json optimizer_config;  // of a settings file
   std::string optimizer_config_where;
-  bool nesterov = false;  // when given
+  bool nesterov = true;  // when given; on, so that it can be turned off
   std::string eval_prompts = {};
 
   // What the library is asked for, once everything is read. Throws: UsageError, Error.

@@ -113,6 +113,12 @@ TEST(Usage, FlagsWithoutEffect) {
   refused({"--optimizer", "lion", "--eps", "1e-6"}, {"--eps", "lion"});
 }
 
+// Muon's is on by itself.
+TEST(Usage, NesterovCanBeTurnedOff) {
+  const CliResult r = wick({"plan", "--optimizer", "muon", "--no-nesterov", "--quiet"});
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
 TEST(Usage, MissingFlags) {
   expect_refused(wick({"train"}), 2, "wick train", {"needs --data"});
   expect_refused(wick({"generate"}), 2, "wick generate", {"needs --prompt or --prompts"});
