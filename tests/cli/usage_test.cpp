@@ -113,6 +113,12 @@ TEST(Usage, FlagsWithoutEffect) {
   refused({"--optimizer", "lion", "--eps", "1e-6"}, {"--eps", "lion"});
 }
 
+TEST(Usage, ASweepHasNoTest) {
+  for (const char* sweep : {"--sweep", "--sweep-data"})
+    expect_refused(wick({"train", "--data", ".", sweep, "lr=1e-4,2e-4", "--train", "--test"}), 2,
+                   "wick train", {"--test", "wick eval"});
+}
+
 // Muon's is on by itself.
 TEST(Usage, NesterovCanBeTurnedOff) {
   const CliResult r = wick({"plan", "--optimizer", "muon", "--no-nesterov", "--quiet"});
