@@ -250,6 +250,17 @@ TEST_F(Loop, ForceGivesNoNumbersToOthersOfTheSameSize) {
   EXPECT_EQ(r.code, 0) << r.err;
 }
 
+TEST_F(Loop, ASweepThatEndsInNothingFails) {
+  const std::vector<std::string> sweep = {"--sweep", "lr=1e-4,2e-4"};
+  ASSERT_EQ(train(sweep).code, 0);
+  std::vector<std::string> other = sweep;
+  other.insert(other.end(), {"--resume", "--seed", "5"});
+  const CliResult r = train(other);
+  EXPECT_EQ(r.code, 1) << r.out;
+  EXPECT_NE(r.err.find("no adapter of the sweep"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("seed: was 0, is now 5"), std::string::npos) << r.err;
+}
+
 // What was left at its default is named when it is no more: not as another build's doing.
 TEST_F(Loop, ResumingWithAnotherKindSaysSo) {
   ASSERT_EQ(train({"--epochs", "2"}).code, 0);
