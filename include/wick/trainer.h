@@ -106,7 +106,7 @@ struct TrainOptions {
   // Looking and saving.
   int64_t steps_per_report = 10;
   int64_t steps_per_eval = 200;  // 0: only at the end
-  int64_t val_batches = 25;      // batches of a fixed subset of valid.jsonl; -1: all
+  int64_t val_batches = 25;      // batches of a fixed subset of valid.jsonl, at least 1; -1: all
   int64_t save_every = 100;
   std::string save_dtype = {};  // of a full training's weights: f32, bf16, f16; "": as they were
   bool resume = false;          // go on from adapter_path's last checkpoint

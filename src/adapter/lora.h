@@ -101,6 +101,13 @@ struct TokenRows {
   int64_t count() const { return static_cast<int64_t>(ids.size()); }
 };
 
+// A frozen table of the base that PEFT saved beside a pair on it.
+struct BaseCopy {
+  std::string module;
+  std::filesystem::path file;
+  std::string tensor;
+};
+
 class Adapter {
  public:
   // Throws: kInvalidArgument naming a target that no module has (and the nearest that one has), a
@@ -143,6 +150,8 @@ class Adapter {
   const std::vector<LoraModule>& modules() const { return modules_; }
   const std::vector<WholeModule>& wholes() const { return wholes_; }
   const std::optional<TokenRows>& tokens() const { return tokens_; }
+  // Of a loaded adapter: they say which base it was trained on, and are used for nothing else.
+  const std::vector<BaseCopy>& base_copies() const { return base_copies_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
   // The module is the base's own again. Its numbers keep their place among the parameters.
@@ -166,6 +175,7 @@ class Adapter {
   std::vector<LoraModule> modules_;
   std::vector<WholeModule> wholes_;
   std::optional<TokenRows> tokens_;
+  std::vector<BaseCopy> base_copies_;
   ParamLayout layout_;
   LoraOptions options_;
   std::vector<float> frozen_;

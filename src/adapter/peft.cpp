@@ -128,12 +128,13 @@ struct Sorted {
   std::map<std::string, Found> pairs;
   std::map<std::string, const TensorInfo*> wholes;  // by module
   const TensorInfo* tokens = nullptr;
+  std::vector<BaseCopy> copies;
 
   Sorted(const SafetensorsFile& file, std::span<const LinearInfo> linears) {
     for (const TensorInfo& t : file.tensors()) {
       std::string name = t.name;
       if (name.rfind(kPrefix, 0) == 0) name.erase(0, kPrefix.size());
-      if (take_pair(name, t) || take_whole(name, t, linears)) continue;
+      if (take_pair(name, t) || take_whole(name, t, linears, file.path())) continue;
       fail(ErrorCode::kUnsupported, file.path().string(), ": holds ", t.name,
            "; wick runs lora_A, lora_B, lora_embedding_A, lora_embedding_B, "
            "lora_magnitude_vector, and biases, norms, embed_tokens and lm_head trained whole");
@@ -167,8 +168,8 @@ struct Sorted {
     return false;
   }
 
-  bool take_whole(const std::string& name, const TensorInfo& t,
-                  std::span<const LinearInfo> linears) {
+  bool take_whole(const std::string& name, const TensorInfo& t, std::span<const LinearInfo> linears,
+                  const std::filesystem::path& file) {
     for (const LinearInfo& l : linears) {
       if (l.kind == ModuleKind::kBias) {
         const std::string of = l.module.substr(0, l.module.rfind('.'));
@@ -182,8 +183,12 @@ struct Sorted {
         tokens = &t;
         return true;
       }
-      // PEFT saves the frozen table beside a LoRA on it; it is the base's own.
-      if (tail == ".base_layer.weight" && t.shape == l.weight_shape()) return true;
+      // PEFT saves the frozen table beside a LoRA on it, and puts it back into the model.
+      if (tail == ".base_layer.weight" && t.shape == l.weight_shape() &&
+          (t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16)) {
+        copies.push_back({l.module, file, t.name});
+        return true;
+      }
       if (tail == ".weight" || tail == ".modules_to_save.default.weight" ||
           tail == ".modules_to_save.weight") {
         wholes[l.module] = &t;
@@ -302,6 +307,7 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
          " trainable_tokens_delta, unlike what ", where, " says");
+  adapter.base_copies_ = sorted.copies;
   adapter.count_layers(linears);
   try {
     adapter.declare_tokens(linears);

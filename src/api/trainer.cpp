@@ -8,6 +8,7 @@
 #include "api/trainer_impl.h"
 #include "api/watch.h"
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/process.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
@@ -82,6 +83,8 @@ void check_options(const TrainOptions& o) {
                                        {"memory", o.memory_bytes, 0},
                                        {"prefix-cache-size", o.prefix_cache_bytes, 0}})
     if (n < least) refuse(cat("--", name, " is ", n, ", wanted at least ", least));
+  // No rows would be looked at, which is no loss of 0.
+  if (o.val_batches == 0) refuse("--val-batches is 0, wanted at least 1, or -1 for all");
   in_range("skip-below", o.skip_below, 0.0, 0.1);
   in_range("lr-decay-share", o.lr_decay_share, 1e-3, 1.0);
   in_range("lr-decay-rate", o.lr_decay_rate, 0.0, 1.0);
@@ -157,11 +160,23 @@ void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
     refuse("--targets (or --num-layers)", cat(adapter.modules().size(), " modules"), "others");
 }
 
+// Full training has no adapter that these could be settings of.
+void refuse_adapter_settings(const TrainOptions& o) {
+  if (!o.init_adapter.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "--fine-tune-type full begins with the model's own weights, and --init-adapter ",
+         o.init_adapter, " is beside them; write it into them first with wick merge");
+  if (const Json kind = kind_of(o, false); !kind.empty())
+    fail(ErrorCode::kInvalidArgument, "--fine-tune-type full trains the model's own weights, and ",
+         kind.begin().key(), " is a setting of adapters; leave one of them out");
+}
+
 }  // namespace
 
 void Trainer::Impl::declare() {
   const Model::Impl& m = model->impl();
   if (options.fine_tune_type == "full") {
+    refuse_adapter_settings(options);
     if (m.adapter)
       fail(ErrorCode::kInvalidArgument,
            "--fine-tune-type full trains the model's own weights; "
@@ -250,7 +265,22 @@ Json Trainer::Impl::identity() const {
   identify_loss(j);
   j[kOrder] = plan_order;
   j[kOrder]["packs"] = pack_key();
+  j[kOrder]["trained"] = trained_key();
   return j;
+}
+
+// The flat parameters have no names: others of the same size would be taken for these.
+std::string Trainer::Impl::trained_key() const {
+  std::string names;
+  for (const ParamLayout::Entry& e : (adapter ? adapter->layout() : trainable->layout).entries())
+    names += cat(e.name, e.shape.str());
+  if (adapter) {
+    // A and B of PiSSA mean nothing without the start that is taken off the base.
+    if (adapter->options().init == "pissa") names += " pissa";
+    if (adapter->tokens())
+      for (int64_t id : adapter->tokens()->ids) names += cat(" ", id);
+  }
+  return cat(crc32c(std::as_bytes(std::span(names))));
 }
 
 void Trainer::Impl::save_result(const std::string& folder, std::span<const float> params) const {

@@ -167,6 +167,7 @@ struct Trainer::Impl {
   LossMaker loss_maker() const;
   void identify_loss(Json& identity) const;
   Json identity() const;
+  std::string trained_key() const;
   Json describe_order() const;
   std::string pack_key() const;
   void save_result(const std::string& folder, std::span<const float> params) const;

@@ -134,8 +134,11 @@ void Watch::run_hook(const EvalReport& report, const TrainCallbacks& callbacks) 
     return (callbacks.should_stop && callbacks.should_stop()) ||
            (callbacks.should_give_up && callbacks.should_give_up());
   };
+  // Adapters of a sweep have the same steps.
+  Json event = eval_event(report);
+  event["adapter_path"] = options_.adapter_path;
   const std::string wrong =
-      run_command(options_.hook, dump_json(eval_event(report)) + "\n", options_.hook_seconds, stop);
+      run_command(options_.hook, dump_json(event) + "\n", options_.hook_seconds, stop);
   if (!wrong.empty() && callbacks.on_message)
     callbacks.on_message(cat("warning: --hook ", options_.hook, ": ", wrong));
 }

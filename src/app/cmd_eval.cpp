@@ -36,8 +36,14 @@ std::string choose_split(const Flags& flags, const std::vector<DataSource>& sour
   return "test";
 }
 
-void show_example(const ExampleResult& e, Output& out) {
+std::string row_words(const std::string& side) {
+  return side.empty() ? "row " : side == "a" ? "A row " : "B row ";
+}
+
+// Of a comparison `side` is "a" or "b", else "".
+void show_example(const ExampleResult& e, const std::string& side, Output& out) {
   Json object = {{"index", e.index}, {"line", e.line}, {"loss", e.loss}, {"tokens", e.tokens}};
+  if (!side.empty()) object["side"] = side;
   if (e.has_match) {
     object["exact_match"] = e.exact_match;
     object["expected"] = e.expected;
@@ -50,8 +56,8 @@ void show_example(const ExampleResult& e, Output& out) {
   }
   out.event(object);
   if (out.json()) return;
-  std::string line = cat("row ", e.index, "  line ", e.line, "  loss ", fixed(e.loss, 4), "  ",
-                         plural(e.tokens, "token"));
+  std::string line = cat(row_words(side), e.index, "  line ", e.line, "  loss ", fixed(e.loss, 4),
+                         "  ", plural(e.tokens, "token"));
   if (e.has_match) line += e.exact_match ? "  exact" : "  different";
   if (e.is_pair)
     line += cat("  log p ", fixed(e.chosen_logp, 2), " and ", fixed(e.rejected_logp, 2));
@@ -61,16 +67,18 @@ void show_example(const ExampleResult& e, Output& out) {
   out.result("    got     " + visible(e.answer));
 }
 
-void show_choice(const ChoiceRow& row, Output& out) {
-  out.event({{"index", row.index},
-             {"line", row.line},
-             {"answer", row.answer},
-             {"chosen", row.chosen},
-             {"chosen_by_length", row.chosen_by_length},
-             {"logp", row.logp}});
+void show_choice(const ChoiceRow& row, const std::string& side, Output& out) {
+  Json object = {{"index", row.index},
+                 {"line", row.line},
+                 {"answer", row.answer},
+                 {"chosen", row.chosen},
+                 {"chosen_by_length", row.chosen_by_length},
+                 {"logp", row.logp}};
+  if (!side.empty()) object["side"] = side;
+  out.event(object);
   if (!out.json())
-    out.result(cat("row ", row.index, "  line ", row.line, "  answer ", row.answer, "  chosen ",
-                   row.chosen, "  by length ", row.chosen_by_length));
+    out.result(cat(row_words(side), row.index, "  line ", row.line, "  answer ", row.answer,
+                   "  chosen ", row.chosen, "  by length ", row.chosen_by_length));
 }
 
 // " ± …", or nothing where one row leaves the error unknown (null in JSON).
@@ -231,7 +239,7 @@ class Evaluation {
     for (size_t i = 0; i < 2; ++i) {
       const std::string& name = flags_.compare[i];
       attach(name);
-      results[i] = evaluate_model();
+      results[i] = evaluate_model(i == 0 ? "a" : "b");
       if (i == 0 && !out_.json()) head();
       out_.result(cat(i == 0 ? "A            " : "B            ", name));
       show(results[i]);
@@ -276,7 +284,7 @@ class Evaluation {
       out_.say(cat("and ", issues.size() - kIssuesShown, " more; wick data shows them"));
   }
 
-  Evaluated evaluate_model() {
+  Evaluated evaluate_model(const std::string& side = {}) {
     EvalOptions eval = flags_.eval;
     const StopSignal stop;
     eval.should_stop = [&] { return stop.asked(); };
@@ -290,8 +298,8 @@ class Evaluation {
       e.rows = evaluate(model_, *data_, eval);
     out_.end_live();
     if (!flags_.per_example) return e;
-    for (const ChoiceRow& row : e.choices.examples) show_choice(row, out_);
-    for (const ExampleResult& row : e.rows.examples) show_example(row, out_);
+    for (const ChoiceRow& row : e.choices.examples) show_choice(row, side, out_);
+    for (const ExampleResult& row : e.rows.examples) show_example(row, side, out_);
     return e;
   }
 
@@ -364,7 +372,8 @@ std::function<int()> declare_eval(Args& args) {
       "number, the exit code is 1.";
   args.json =
       "With --per-example one object per row: index, line, loss, tokens, and where it applies "
-      "exact_match, expected, answer. At the end one with event (eval), split, file, loss, "
+      "exact_match, expected, answer; with --compare side (a, b). At the end one with event "
+      "(eval), split, file, loss, "
       "loss_stderr, perplexity, perplexity_stderr, rows, tokens, match_rows, matches, exact_match, "
       "exact_match_stderr, seconds, preference (pairs, accuracy, accuracy_by_length, margin, "
       "reward_accuracy, reward_margin, their _stderr); for choices accuracy, accuracy_by_length, "

@@ -65,6 +65,10 @@ int run(const Args& args, const Flags& flags) {
   const bool trains = args.given("train") ? flags.train.trains : !flags.train.test;
   if (!trains && !flags.train.test)
     throw UsageError("--no-train (train: false) and no --test: there is nothing to do");
+  if (flags.train.test && !(flags.train.sweep.empty() && flags.train.sweep_data.empty()))
+    throw UsageError(
+        "--test evaluates one adapter, and a sweep makes several; leave it out, and use wick eval "
+        "--adapter-path on their folders");
   TrainOptions options = flags.train.checked(args);
   if (flags.train.test && !Dataset::has_split(options.data_sources, "test"))
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");

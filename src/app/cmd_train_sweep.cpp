@@ -84,6 +84,10 @@ int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model
              {"peak_bytes", result.peak_bytes},
              {"summary_path", result.summary_path}});
   out.say("summary " + result.summary_path);
+  // Those that failed are last: without one that did not there is no result.
+  if (!result.entries.empty() && !result.entries.front().error.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "no adapter of the sweep came to its end; the first: ", result.entries.front().error);
   if (!result.interrupted) return kDone;
   out.result("stopped and saved; go on with");
   out.result("  " + resume_command);

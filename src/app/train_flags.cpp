@@ -196,10 +196,14 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   o.dataset.date = chat.date;
   o.seed = static_cast<uint64_t>(model.seed);
   kinds.apply(o);
+  refuse_idle_flags(args, o);
   if (epochs_beat_iters(args)) o.iters = 0;
   if (o.num_layers == 0) o.num_layers = -1;  // as mlx-lm reads it
   if (args.given("memory") && o.memory_bytes == 0)
     throw UsageError("--memory got 0, wanted a size such as 4GB");
+  // A file of mlx-lm may have one where nothing is tested.
+  if (test && test_batches == 0)
+    throw UsageError("--test-batches got 0, wanted a number of batches, or -1 for all");
   if (args.given("scale")) {
     if (args.source("alpha") == args.source("scale"))
       throw UsageError("--scale and --alpha say the same thing (scale = alpha / rank); give one");

@@ -32,7 +32,7 @@ struct TrainFlags {
   int64_t test_batches = -1;
   Json optimizer_config;  // of a settings file
   std::string optimizer_config_where;
-  bool nesterov = false;  // when given
+  bool nesterov = true;  // when given; on, so that it can be turned off
   std::string eval_prompts = {};
 
   // What the library is asked for, once everything is read. Throws: UsageError, Error.
@@ -53,6 +53,8 @@ void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known);
 // Whether --epochs counts although a settings file has iters: a flag beats the file.
 bool epochs_beat_iters(const Args& args);
+// Refuses a flag that does nothing because of what another one chooses. Throws: UsageError.
+void refuse_idle_flags(const Args& args, const TrainOptions& o);
 void add_kinds_flags(Args& args, TrainFlags& flags);
 void add_preference_flags(Args& args, TrainFlags& flags);  // part of them
 

@@ -189,14 +189,16 @@ class Checker {
       add(issue.kind == DataIssueKind::kNoStopToken ? "no_stop_token" : "template_problem",
           whole ? 0 : line, issue.what);
     }
-    if (std::string lost = lost_system_message(original, example.text, options_); !lost.empty())
+    if (std::string lost = lost_system_message(check.plain, example.text, options_); !lost.empty())
       add("system_dropped", line, std::move(lost));
+    if (std::string lost = lost_thoughts(check.plain, example.text, options_); !lost.empty())
+      add("template_problem", line, std::move(lost));
     const std::string format = pair ? "preference" : row_format_name(example.format);
-    if (example.format != RowFormat::kText) check_special(line, original);
+    if (example.format != RowFormat::kText) check_special(line, check.plain);
     mixed(line, format);
     // What training leaves out is nobody's duplicate.
     if (!count(line, example, format)) return dropped("without trained tokens, left out");
-    if (seen_before(line, example, original)) return;
+    if (seen_before(line, example, check.plain)) return;
     write(check.changed ? check.repaired : original);
     if (wide_ && out_) ++fixes_["written as UTF-8"];
     if (check.changed) ++fixes_["characters repaired"];

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "data/row.h"
 #include "data/text_problems.h"
 #include "text/unicode.h"
 
@@ -14,6 +15,10 @@ namespace {
 
 constexpr const char* kWhiteSpace = " \t\r\n\v\f";
 constexpr std::array kMedia = {"images", "image", "videos", "video", "audios", "audio"};
+// Columns that other programs make a part of the prompt, in rows of completions or of messages.
+constexpr std::array kBesidePrompt = {"input", "context", "history", "system", "system_prompt"};
+constexpr std::array kBesideMessages = {"system", "system_prompt", "functions"};
+constexpr std::array kThoughts = {"reasoning_content", "reasoning", "thinking"};
 constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
 
 // Nothing that a reader would see: white space, and characters without a width.
@@ -97,6 +102,11 @@ void check_messages(const Json& messages, const std::string& key, bool whole, Ro
     if (role == "assistant" && weight != nullptr && *weight != 0 && *weight != 1)
       add("ignored_member", place, ".weight is ", dump_json(*weight),
           "; 0 leaves the turn untrained, everything else counts as 1");
+    const Json* trained = find_member(messages[i], "train");
+    if (role == "assistant" && trained != nullptr && *trained == false)
+      add("ignored_member", place, ".train is not read; a weight of 0 leaves the turn untrained");
+    if (find_member(messages[i], "function_call") != nullptr)
+      add("ignored_member", place, ".function_call is not read; calls are in \"tool_calls\"");
     const std::string* content = content_of(messages[i]);
     if (role == "assistant" && content != nullptr && is_blank(*content) &&
         find_member(messages[i], "tool_calls") == nullptr)
@@ -108,9 +118,60 @@ void check_messages(const Json& messages, const std::string& key, bool whole, Ro
         ", so what stands after the last answer is not trained");
 }
 
+// What cannot be opened stays as it is: encoding the row says what is wrong.
+Json plain_row(const Json& row, const DataOptions& options) {
+  Json plain = row;
+  for (const std::string& key : {options.messages_key, options.prompt_key, options.completion_key,
+                                 std::string("chosen"), std::string("rejected")}) {
+    auto member = plain.find(key);
+    if (member == plain.end()) continue;
+    try {
+      if (key == options.messages_key && member->is_string() &&
+          member->get_ref<const std::string&>().starts_with('['))
+        *member = parse_field(member->get<std::string>(), key);
+      for (size_t i = 0; member->is_array() && i < member->size(); ++i)
+        if (const Json* content = find_member((*member)[i], "content");
+            content != nullptr && content->is_array())
+          join_text_parts((*member)[i]["content"], key);
+    } catch (const Error&) {
+    }
+  }
+  return plain;
+}
+
 const Json* messages_of(const Json& row, const DataOptions& options) {
   const Json* messages = find_member(row, options.messages_key);
   return messages != nullptr && messages->is_array() ? messages : nullptr;
+}
+
+// Whether a member says something, and the prompt does not say it already.
+bool is_left_out(const Json& value, const Json* prompt) {
+  if (value.is_array()) return !value.empty();
+  if (!value.is_string() || is_blank(value.get_ref<const std::string&>())) return false;
+  return prompt == nullptr || !prompt->is_string() ||
+         prompt->get_ref<const std::string&>().find(value.get_ref<const std::string&>()) ==
+             std::string::npos;
+}
+
+void check_columns(const Json& row, const DataOptions& options, RowCheck& check) {
+  auto look = [&](const auto& keys, const Json* prompt) {
+    for (const std::string key : keys) {
+      if (key == options.prompt_key || key == options.completion_key || key == options.text_key)
+        continue;
+      const Json* value = find_member(row, key);
+      if (value == nullptr || !is_left_out(*value, prompt)) continue;
+      check.findings.emplace_back(
+          "ignored_member",
+          key == "functions"
+              ? "\"functions\" is not read; what may be called is in \"tools\""
+              : cat('"', key, "\" is not read; what the model shall see is a part of the prompt"));
+    }
+  };
+  const Json* prompt = find_member(row, options.prompt_key);
+  if (prompt != nullptr && find_member(row, options.completion_key) != nullptr)
+    look(kBesidePrompt, prompt);
+  else if (messages_of(row, options) != nullptr)
+    look(kBesideMessages, nullptr);
 }
 
 }  // namespace
@@ -139,23 +200,26 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   });
   if (!row.is_object()) return check;
 
+  check.plain = plain_row(row, options);
+  const Json& plain = check.plain;
   for (const char* key : kMedia)
-    if (const Json* media = find_member(row, key);
+    if (const Json* media = find_member(plain, key);
         media != nullptr && (media->is_string() || (media->is_array() && !media->empty())))
       add("ignored_member", '"', key, "\" is not read: wick trains text");
-  if (const Json* messages = messages_of(row, options))
+  check_columns(plain, options, check);
+  if (const Json* messages = messages_of(plain, options))
     check_messages(*messages, options.messages_key, true, check);
   for (const std::string& key :
        {options.completion_key, std::string("chosen"), std::string("rejected")})
-    if (const Json* answer = find_member(row, key)) {
+    if (const Json* answer = find_member(plain, key)) {
       if (answer->is_string() && is_blank(answer->get_ref<const std::string&>()))
         add("empty_answer", '"', key, "\" is empty");
       if (answer->is_array()) check_messages(*answer, key, false, check);
     }
-  const Json* text = find_member(row, options.text_key);
+  const Json* text = find_member(plain, options.text_key);
   if (text != nullptr && text->is_string() && is_blank(text->get_ref<const std::string&>()))
     add("empty_answer", '"', options.text_key, "\" is empty");
-  const Json *chosen = find_member(row, "chosen"), *rejected = find_member(row, "rejected");
+  const Json *chosen = find_member(plain, "chosen"), *rejected = find_member(plain, "rejected");
   if (chosen != nullptr && rejected != nullptr && *chosen == *rejected)
     add("same_answers", "\"chosen\" and \"rejected\" are the same, so the pair teaches nothing");
   return check;
@@ -190,6 +254,24 @@ std::string row_words(const Json& row, const DataOptions& options) {
     });
   }
   return words;
+}
+
+std::string lost_thoughts(const Json& row, const std::string& text, const DataOptions& options) {
+  const Json* messages = messages_of(row, options);
+  if (messages == nullptr || messages->empty()) return {};
+  // Of earlier turns templates leave them out on purpose.
+  for (const char* key : kThoughts) {
+    const Json* thought = find_member(messages->back(), key);
+    if (thought == nullptr || !thought->is_string()) continue;
+    const std::string& words = thought->get_ref<const std::string&>();
+    const size_t begin = words.find_first_not_of(kWhiteSpace);
+    if (begin == std::string::npos) continue;
+    if (text.find(words.substr(begin, words.find_last_not_of(kWhiteSpace) + 1 - begin)) ==
+        std::string::npos)
+      return cat("the chat template does not write ", options.messages_key, "[",
+                 messages->size() - 1, "].", key, ", so it is not learned");
+  }
+  return {};
 }
 
 std::string lost_system_message(const Json& row, const std::string& text,

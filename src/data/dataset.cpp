@@ -28,6 +28,12 @@ uint64_t row_key(uint64_t key, const Example& example) {
   return key;
 }
 
+// A row for KTO that nobody would want to be learned.
+bool says_unwanted(const Json& row) {
+  const Json* label = row.is_object() ? find_member(row, "label") : nullptr;
+  return label != nullptr && label->is_boolean() && !label->get<bool>();
+}
+
 }  // namespace
 
 const char* row_format_name(RowFormat format) {
@@ -95,6 +101,7 @@ class ExampleSet::Loader {
     ++set_.rows_read_;
     found_.clear();
     Example example;
+    const bool unwanted = options_.pairs == PairRows::kNone && says_unwanted(row);
     try {
       const bool keep_prompt = prompts_ < options_.keep_prompts;
       example = as_pair(row)
@@ -105,6 +112,10 @@ class ExampleSet::Loader {
       throw Error(e.code(), cat(file(), ":", line, ": ", e.what()));
     }
     example.line = line;
+    if (unwanted)
+      found_.push_back({DataIssueKind::kOther, "", RowEncoder::kWholeFile,
+                        "answers with \"label\": false are learned like the others; --loss kto "
+                        "tells wanted from unwanted ones"});
     for (DataIssue& issue : found_) {
       const bool whole = issue.line == RowEncoder::kWholeFile;
       if (whole && !said_.insert(issue.what).second) continue;

@@ -271,10 +271,22 @@ std::string feature_hint(const Json& row) {
                     messages =
                         first_of({"messages", "conversations", "conversation", "dialogue", "chat"}),
                     text = first_of({"text", "content", "body", "document", "sentence"});
-  if (!prompt.empty() && !completion.empty())
-    return cat("; to read them so: --prompt-feature ", prompt, " --completion-feature ",
-               completion);
-  if (!messages.empty()) return cat("; to read it so: --chat-feature ", messages);
+  if (!prompt.empty() && !completion.empty()) {
+    // Alpaca's: what the instruction is about stands apart from it.
+    const Json* input = prompt != "input" ? find_member(row, "input") : nullptr;
+    return cat("; to read them so: --prompt-feature ", prompt, " --completion-feature ", completion,
+               input != nullptr && *input != ""
+                   ? " (\"input\" is not read then: write both into one prompt)"
+                   : "");
+  }
+  if (!messages.empty()) {
+    const Json& list = row[messages];
+    if (list.is_array() && !list.empty() && list[0].is_object() && list[0].contains("from"))
+      return cat("; \"", messages,
+                 "\" is ShareGPT's: rename it to \"messages\", and in it \"from\" to "
+                 "\"role\" (human: user, gpt: assistant) and \"value\" to \"content\"");
+    return cat("; to read it so: --chat-feature ", messages);
+  }
   if (!text.empty()) return cat("; to read it so: --text-feature ", text);
   return {};
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/adapter_start.h"
 
+#include <cmath>
 #include <exception>
 #include <mutex>
 
+#include "base/check.h"
+#include "base/half.h"
 #include "base/threads.h"
+#include "model/weight_rows.h"
 
 namespace wick {
 
@@ -40,10 +44,39 @@ void start_parts(Adapter& adapter, const ModelConfig& config, const ModelWeights
   }
 }
 
+// PEFT puts such a table into the model that it loads, so rows that were set before training (of
+// new tokens, say) are a part of the adapter there. wick reads the base's own only.
+void check_base_copy(const BaseCopy& copy, const ModelConfig& config, const ModelWeights& weights) {
+  // A copy may have been rounded to bf16 or f16 on its way.
+  constexpr float kRelative = 1.0f / 128, kAbsolute = 1e-6f;
+  const std::string own =
+      (config.tied && copy.module == "lm_head" ? "model.embed_tokens" : copy.module) + ".weight";
+  const SafetensorsFile file(copy.file);
+  const TensorInfo& info = *file.find(copy.tensor);
+  const auto cols = static_cast<size_t>(info.shape[1]);
+  const size_t stride = cols * dtype_bytes(*info.dtype), own_stride = cols * sizeof(bf16);
+  for (const WeightSpec& spec : weight_specs(config)) {
+    if (spec.name != own) continue;
+    const std::vector<std::byte> base = weights.read_as(spec, DType::kBF16);
+    std::vector<float> theirs(cols), ours(cols);
+    for (size_t row = 0; row < static_cast<size_t>(info.shape[0]); ++row) {
+      widen_floats(*info.dtype, file.bytes(info).data() + row * stride, cols, theirs.data());
+      widen_floats(DType::kBF16, base.data() + row * own_stride, cols, ours.data());
+      for (size_t i = 0; i < cols; ++i)
+        if (!(std::abs(theirs[i] - ours[i]) <= kRelative * std::abs(ours[i]) + kAbsolute))
+          fail(ErrorCode::kInvalidArgument, copy.file.string(), ": ", copy.tensor,
+               " is not the model's own: row ", row,
+               " is another. The adapter was trained beside "
+               "this table; use the model that has it, or merge them with PEFT (merge_and_unload)");
+    }
+  }
+}
+
 }  // namespace
 
 void start_adapter(Adapter& adapter, const ModelConfig& config, const ModelWeights& weights,
                    bool fresh, std::span<float> params, int threads) {
+  for (const BaseCopy& copy : adapter.base_copies()) check_base_copy(copy, config, weights);
   if (!adapter.needs_weights() || (!fresh && adapter.frozen().empty())) return;
   const std::vector<WeightSpec> specs = weight_specs(config);
   ThreadPool pool(threads);

@@ -199,4 +199,13 @@ std::vector<std::string> order_differences(const Json& was, const Json& now) {
   return found;
 }
 
+bool trains_the_same(const Json& was, const Json& now) {
+  auto trained = [](const Json& run) -> const Json* {
+    const Json* order = find_member(run, kOrder);
+    return order ? find_member(*order, "trained") : nullptr;
+  };
+  const Json *before = trained(was), *after = trained(now);
+  return !before || !after || *before == *after;
+}
+
 }  // namespace wick

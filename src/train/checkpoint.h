@@ -45,12 +45,14 @@ std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder);
 std::vector<std::string> differences(const Json& was, const Json& now);
 
 // The member that says how a build of wick computes a run whose options and data are the same:
-// numerics, and keys of the plan's steps, of their kernels and of the packs.
+// numerics, and keys of the plan's steps, of their kernels, of the packs and of what is trained.
 constexpr const char* kOrder = "order";
 // To be raised with every change of a kernel or of a random number that changes bits without
 // changing the plan, a kernel's name or the packs.
 constexpr int64_t kNumerics = 9;
 // What of it differs, a sentence each.
 std::vector<std::string> order_differences(const Json& was, const Json& now);
+// Whether the parameters of both are the same modules', as far as the older one says.
+bool trains_the_same(const Json& was, const Json& now);
 
 }  // namespace wick

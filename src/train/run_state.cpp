@@ -170,6 +170,10 @@ void TrainRun::resume() {
     fail(ErrorCode::kCorruptFile, file, ": holds ", c->params.size(), " parameters, this run has ",
          step_.param_count(),
          setup_.options.force ? "; --force cannot change what is trained" : "");
+  if (!trains_the_same(c->run, setup_.identity))
+    fail(ErrorCode::kInvalidArgument, file, ": holds numbers of other modules, tokens or starts (",
+         list.empty() ? "--init-adapter is another" : list,
+         ") than this run trains; --force cannot change that");
   if (!changed.empty()) messages_.push_back(cat("--force: going on from ", file, " with ", list));
   step_.set_params(c->params);
   restore_states(*c);

@@ -144,6 +144,22 @@ TEST_F(Misuse, NumbersThatAreNone) {
 }
 
 // A callback may wait for a thread that would like the engine too.
+TEST_F(Misuse, FullTrainingHasNoSettingsOfAdapters) {
+  Model model = Model::load(engine_);
+  auto refused = [&](auto&& set) {
+    TrainOptions o = run_options("out");
+    o.fine_tune_type = "full";
+    set(o);
+    return thrown([&] { Trainer(model, o); });
+  };
+  const auto kWrong = ErrorCode::kInvalidArgument;
+  EXPECT_EQ(refused([](TrainOptions& o) { o.init_adapter = "elsewhere"; }), kWrong);
+  EXPECT_EQ(refused([](TrainOptions& o) { o.rslora = true; }), kWrong);
+  EXPECT_EQ(refused([](TrainOptions& o) { o.modules_to_save = {"lm_head"}; }), kWrong);
+  EXPECT_EQ(refused([](TrainOptions& o) { o.layers_to_transform = {0}; }), kWrong);
+  EXPECT_EQ(refused([](TrainOptions& o) { o.num_layers = 1; }), std::nullopt);
+}
+
 TEST_F(Misuse, OtherThreadsAreRefusedWhileOneTrains) {
   Model model = Model::load(engine_);
   Generator generator(model), own(model);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wick data on a data set with each defect planted once; data sources; wick eval's comparisons.
+// wick data on a data set with each defect planted once; data sources.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -260,6 +260,61 @@ TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
 }
 
 // As chat APIs mark turns that are context and no example.
+// A list in a field of a table, and contents in parts, are checked as they are read.
+TEST_F(Data, TablesAndPartsAreCheckedLikeOtherRows) {
+  const std::string table =
+      folder_.write("table/train.csv",
+                    "messages\n"
+                    "\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"a\"\"}, "
+                    "{\"\"role\"\": \"\"assistant\"\", \"\"content\"\": \"\" \"\"}]\"\n"
+                    "\"[{\"\"role\"\": \"\"human\"\", \"\"content\"\": \"\"b\"\"}, "
+                    "{\"\"role\"\": \"\"assistant\"\", \"\"content\"\": \"\"c\"\"}]\"\n");
+  std::set<Finding> found =
+      findings_of(wick({"data", "--model", model_, "--data", table, "--json"}));
+  EXPECT_TRUE(found.contains({"empty_answer", "train.csv", 2}));
+  EXPECT_TRUE(found.contains({"unknown_role", "train.csv", 3}));
+
+  auto part = [](const std::string& role, const std::string& text) {
+    return "{\"role\": \"" + role + "\", \"content\": [{\"type\": \"text\", \"text\": \"" + text +
+           "\"}]}";
+  };
+  const std::string parts = folder_.write(
+      "parts/train.jsonl",
+      messages({part("user", "a"), "{\"role\": \"assistant\", \"content\": []}"}) + "\n" +
+          messages({part("system", "Be kind"), part("user", "b"), part("assistant", "c")}) + "\n" +
+          messages({part("user", "d"), part("assistant", "e </s> f")}) + "\n");
+  found = findings_of(wick({"data", "--model", model_, "--data", parts, "--json"}));
+  EXPECT_TRUE(found.contains({"empty_answer", "train.jsonl", 1}));
+  EXPECT_TRUE(found.contains({"system_dropped", "train.jsonl", 2}));
+  EXPECT_TRUE(found.contains({"special_token", "train.jsonl", 3}));
+}
+
+// What other programs make a part of the prompt, or leave untrained, and wick does not read.
+TEST_F(Data, MembersThatAreNotReadAreNamed) {
+  const std::string user = turn("user", "a");
+  const std::string file = folder_.write(
+      "rest/train.jsonl",
+      R"({"prompt": "a", "input": "b", "completion": "c"})"
+      "\n"
+      R"({"prompt": "about b: a", "input": "b", "completion": "d"})"
+      "\n"
+      R"({"prompt": "a", "system": "Be kind", "completion": "e"})"
+      "\n"
+      R"({"messages": [)" +
+          user + R"(, {"role": "assistant", "content": "f", "train": false}]})" + "\n" +
+          R"({"messages": [)" + user +
+          R"(, {"role": "assistant", "content": "g", "function_call": {"name": "h"}}]})" + "\n" +
+          R"({"messages": [)" + user +
+          R"(, {"role": "assistant", "content": "i", "reasoning_content": "hm"}]})" + "\n");
+  const CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
+  const std::set<Finding> expected = {
+      {"ignored_member", "train.jsonl", 1},   {"ignored_member", "train.jsonl", 3},
+      {"ignored_member", "train.jsonl", 4},   {"ignored_member", "train.jsonl", 5},
+      {"template_problem", "train.jsonl", 6}, {"mixed_formats", "train.jsonl", 4},
+      {"mixed_formats", "train.jsonl", 5},    {"mixed_formats", "train.jsonl", 6}};
+  EXPECT_EQ(findings_of(r), expected) << r.out;
+}
+
 TEST_F(Data, AWeightOfZeroIsNotTrained) {
   auto trained = [&](const char* weight) {
     const std::string file = folder_.write(
@@ -442,48 +497,6 @@ TEST_F(Data, PreferencesHaveTwoSides) {
   const Json compared =
       with({"eval", "--json", "--compare", "base", folder_.path("dpo")}).lines().back();
   EXPECT_EQ(compared["preference"]["rows"], 2);
-}
-
-TEST_F(Data, MultipleChoiceAndCompare) {
-  const std::string file = folder_.write(
-      "c.jsonl",
-      "{\"question\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": 1}\n"
-      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": \"A\"}\n"
-      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\", \"cc\", \"dd\"], \"answer\": \"dd\"}\n");
-  CliResult r = wick(
-      {"eval", "--model", model_, "--data", file, "--json", "--per-example", "--batch-size", "2"});
-  ASSERT_EQ(r.code, 0) << r.err;
-  const Json e = r.event("eval");
-  EXPECT_EQ(e["rows"], 3);
-  EXPECT_NEAR(e["chance"].get<double>(), (0.5 + 0.5 + 0.25) / 3, 1e-12);
-  EXPECT_EQ(r.lines()[0]["answer"], 1);
-  EXPECT_EQ(r.lines()[1]["answer"], 0);
-  EXPECT_EQ(r.lines()[2]["answer"], 3);
-  // The first two questions have the same words: the same choice, of which one is right.
-  EXPECT_EQ(r.lines()[0]["logp"], r.lines()[1]["logp"]);
-  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "2"})
-                .event("eval")["accuracy"],
-            0.5);
-  const CliResult one = wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "1"});
-  EXPECT_TRUE(one.event("eval")["accuracy_stderr"].is_null()) << one.out;
-  folder_.write("bad.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 2}\n");
-  CliResult bad = wick({"eval", "--model", model_, "--data", folder_.path("bad.jsonl")});
-  EXPECT_EQ(bad.code, 1);
-  EXPECT_NE(bad.err.find("bad.jsonl:1: "), std::string::npos) << bad.err;
-
-  write_tiny_data(folder_.path("data"));
-  CliResult c = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--compare",
-                      "base", "base", "--json", "--max-tokens", "4"});
-  ASSERT_EQ(c.code, 0) << c.err;
-  const Json d = c.event("compare");
-  EXPECT_EQ(d["loss"]["difference"], 0.0);
-  EXPECT_EQ(d["loss"]["p"], 1.0);
-  EXPECT_GT(d["a"]["loss_stderr"].get<double>(), 0);
-  const CliResult lone = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--limit",
-                               "1", "--max-tokens", "4"});
-  EXPECT_EQ(lone.err.find("±"), std::string::npos) << lone.err;
-  EXPECT_EQ(lone.out.find("±"), std::string::npos) << lone.out;
-  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--compare", "base"}).code, 2);
 }
 
 }  // namespace

@@ -224,6 +224,43 @@ TEST_F(Loop, ResumingWithChangesSaysThemAll) {
   EXPECT_EQ(forced.event("done")["steps"], 12);
 }
 
+// The flat parameters of a checkpoint fit whatever has as many: one module's would be another's.
+TEST_F(Loop, ForceGivesNoNumbersToOthersOfTheSameSize) {
+  using Words = std::vector<std::string>;
+  const std::pair<Words, Words> cases[] = {
+      {{"--targets", "k_proj"}, {"--targets", "v_proj"}},
+      {{"--targets", "q_proj", "--layers-to-transform", "0"},
+       {"--targets", "q_proj", "--layers-to-transform", "1"}},
+      {{"--dtype", "f32", "--trainable-token-indices", "70,71"},
+       {"--dtype", "f32", "--trainable-token-indices", "70,72"}},
+      {{"--init", "pissa"}, {"--init", "default"}}};
+  for (const auto& [before, after] : cases) {
+    const CliResult first = train(before);
+    ASSERT_EQ(first.code, 0) << first.err;
+    Words all = {"--resume", "--force"};
+    all.insert(all.end(), after.begin(), after.end());
+    const CliResult r = train(all);
+    EXPECT_EQ(r.code, 1) << after.back();
+    EXPECT_NE(r.err.find("--force cannot change that"), std::string::npos) << r.err;
+  }
+  // The same modules by another name are the same.
+  ASSERT_EQ(train({"--targets", "k_proj"}).code, 0);
+  const CliResult r =
+      train({"--targets", "self_attn.k_proj", "--epochs", "2", "--resume", "--force"});
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
+TEST_F(Loop, ASweepThatEndsInNothingFails) {
+  const std::vector<std::string> sweep = {"--sweep", "lr=1e-4,2e-4"};
+  ASSERT_EQ(train(sweep).code, 0);
+  std::vector<std::string> other = sweep;
+  other.insert(other.end(), {"--resume", "--seed", "5"});
+  const CliResult r = train(other);
+  EXPECT_EQ(r.code, 1) << r.out;
+  EXPECT_NE(r.err.find("no adapter of the sweep"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("seed: was 0, is now 5"), std::string::npos) << r.err;
+}
+
 // What was left at its default is named when it is no more: not as another build's doing.
 TEST_F(Loop, ResumingWithAnotherKindSaysSo) {
   ASSERT_EQ(train({"--epochs", "2"}).code, 0);

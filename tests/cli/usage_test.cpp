@@ -96,6 +96,35 @@ TEST(Usage, WrongValues) {
   expect_refused(wick({"completions", "fish"}), 2, "wick completions", {"bash, zsh"});
 }
 
+TEST(Usage, FlagsWithoutEffect) {
+  auto refused = [](const std::vector<std::string>& words, const std::vector<std::string>& parts) {
+    std::vector<std::string> all = {"train", "--data", "."};
+    all.insert(all.end(), words.begin(), words.end());
+    expect_refused(wick(all), 2, "wick train", parts);
+  };
+  refused({"--fine-tune-type", "full", "--targets", "q_proj"}, {"--targets", "lora, dora"});
+  refused({"--fine-tune-type", "full", "--rank", "4"}, {"--rank"});
+  refused({"--save-dtype", "bf16"}, {"--save-dtype", "--fine-tune-type lora", "full"});
+  refused({"--beta", "0.5"}, {"--beta", "--loss sft", "dpo, simpo, orpo, kto"});
+  refused({"--loss", "orpo", "--reference", "none"}, {"--reference", "dpo, kto"});
+  refused({"--loss", "dpo", "--distill-alpha", "1"}, {"--distill-alpha", "distill"});
+  refused({"--lr-schedule", "constant", "--lr-end", "1e-5"}, {"--lr-end", "constant"});
+  refused({"--lr-cycles", "3"}, {"--lr-cycles", "cosine_with_restarts"});
+  refused({"--optimizer", "lion", "--eps", "1e-6"}, {"--eps", "lion"});
+}
+
+TEST(Usage, ASweepHasNoTest) {
+  for (const char* sweep : {"--sweep", "--sweep-data"})
+    expect_refused(wick({"train", "--data", ".", sweep, "lr=1e-4,2e-4", "--train", "--test"}), 2,
+                   "wick train", {"--test", "wick eval"});
+}
+
+// Muon's is on by itself.
+TEST(Usage, NesterovCanBeTurnedOff) {
+  const CliResult r = wick({"plan", "--optimizer", "muon", "--no-nesterov", "--quiet"});
+  EXPECT_EQ(r.code, 0) << r.err;
+}
+
 TEST(Usage, MissingFlags) {
   expect_refused(wick({"train"}), 2, "wick train", {"needs --data"});
   expect_refused(wick({"generate"}), 2, "wick generate", {"needs --prompt or --prompts"});

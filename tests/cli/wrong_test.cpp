@@ -10,10 +10,38 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/file.h"
 #include "cli/cli.h"
 
 namespace wick::test {
 namespace {
+
+struct Tensors {
+  Json header;
+  std::string data;
+};
+Tensors tensors_of(const std::string& text) {
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), 8);
+  return {parse_json(text.substr(8, length), "safetensors"), text.substr(8 + length)};
+}
+
+// A file of tensors, and behind them `tensor` of the file `other` by another name. `flipped` bits
+// of its first number are turned: 0x80 is the sign.
+std::string with_copy(const std::string& text, const std::string& other, const std::string& tensor,
+                      const std::string& name, char flipped) {
+  const Tensors from = tensors_of(other);
+  Tensors to = tensors_of(text);
+  Json entry = from.header[tensor];
+  const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+  std::string copy = from.data.substr(begin, end - begin);
+  copy[3] = static_cast<char>(copy[3] ^ flipped);
+  entry["data_offsets"] = {to.data.size(), to.data.size() + copy.size()};
+  to.header[name] = entry;
+  const std::string words = dump_json(to.header);
+  const uint64_t length = words.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + words + to.data + copy;
+}
 
 class Wrong : public testing::Test {
  protected:
@@ -135,22 +163,10 @@ TEST_F(Wrong, AHeadBesideATiedEmbedding) {
   };
   const Json tied = loss(model_);
   auto add_head = [&](const std::string& to, char flipped) {
-    const std::string text = contents(file);
-    uint64_t length = 0;
-    std::memcpy(&length, text.data(), 8);
-    Json header = parse_json(text.substr(8, length), file);
-    const Json table = header["model.embed_tokens.weight"];
-    const size_t begin = table["data_offsets"][0], end = table["data_offsets"][1];
-    std::string data = text.substr(8 + length), head = data.substr(begin, end - begin);
-    head[3] = static_cast<char>(head[3] ^ flipped);  // a sign
-    Json entry = table;
-    entry["data_offsets"] = {data.size(), data.size() + head.size()};
-    header["lm_head.weight"] = entry;
-    const std::string words = dump_json(header);
-    length = words.size();
     std::filesystem::copy(model_, to, std::filesystem::copy_options::recursive);
-    std::ofstream(to + "/model.safetensors", std::ios::binary)
-        << std::string(reinterpret_cast<const char*>(&length), 8) << words << data << head;
+    const std::string text = contents(file);
+    write_file(to + "/model.safetensors",
+               with_copy(text, text, "model.embed_tokens.weight", "lm_head.weight", flipped));
   };
   for (const char* name : {"copy", "other"})
     std::filesystem::create_directories(folder_.path(name));
@@ -166,6 +182,26 @@ TEST_F(Wrong, AHeadBesideATiedEmbedding) {
       0);
   EXPECT_EQ(loss(to), own);
   EXPECT_EQ(parse_json(contents(to + "/config.json"), to)["tie_word_embeddings"], false);
+}
+
+// PEFT saves the table beside a pair on it, and puts it back into the model when it loads: one that
+// was changed before the training is a part of what was trained.
+TEST_F(Wrong, ATableBesideAnAdapterThatIsNotTheModels) {
+  std::vector<std::string> words = train(data_, out_);
+  words.insert(words.end(), {"--targets", "q_proj,embed_tokens"});
+  ASSERT_EQ(wick(words).code, 0);
+  const std::string file = out_ + "/adapter_model.safetensors", before = contents(file);
+  auto loss_beside = [&](char flipped) {
+    write_file(file, with_copy(before, contents(model_ + "/model.safetensors"),
+                               "model.embed_tokens.weight",
+                               "base_model.model.model.embed_tokens.base_layer.weight", flipped));
+    return wick({"eval", "--model", model_, "--adapter-path", out_, "--data", data_ + "/test.jsonl",
+                 "--json"});
+  };
+  const CliResult own = loss_beside(0);
+  EXPECT_EQ(own.code, 0) << own.err;
+  expect_failed(loss_beside(static_cast<char>(0x80)),
+                {"base_layer.weight is not the model's own", "row 0"});
 }
 
 TEST_F(Wrong, AnAdapterOfAnotherModel) {
@@ -304,6 +340,17 @@ TEST_F(Wrong, AFolderThatMayNotBeWritten) {
 }
 
 // Neither waited for nor tried.
+TEST_F(Wrong, LooksAtNoRows) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--val-batches", "0"}, {"--test", "--test-batches", "0"}}) {
+    std::vector<std::string> words = train(data_, out_);
+    words.insert(words.end(), more.begin(), more.end());
+    const CliResult r = wick(words);
+    EXPECT_NE(r.code, 0) << r.out;
+    EXPECT_NE(r.err.find("or -1 for all"), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
   std::vector<std::string> words = train(data_, out_);
   words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});

@@ -218,6 +218,7 @@ TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
 TEST_F(WatchTest, TheHookGetsEachEvaluation) {
   TrainOptions o;
   o.hook = "cat >> " + path("seen");
+  o.adapter_path = "out/lr=1e-4";  // of a sweep
   std::vector<std::string> warnings;
   TrainCallbacks c;
   c.on_message = [&](const std::string& line) { warnings.push_back(line); };
@@ -231,6 +232,7 @@ TEST_F(WatchTest, TheHookGetsEachEvaluation) {
   const Json seen = parse_json(read_file(path("seen")), "seen");
   EXPECT_EQ(seen["step"], 7);
   EXPECT_EQ(seen["samples"][0]["answer"], "so");
+  EXPECT_EQ(seen["adapter_path"], "out/lr=1e-4");
 
   o.hook = "exit 3";
   watch.around(c).on_eval(e);

@@ -53,6 +53,11 @@ TEST_F(DataTest, UnknownKeysNameWhatIsThereAndTheNearest) {
   refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
           {"\"chosen\" and \"rejected\"", "--loss dpo"});
   refused(R"({"prompt": "a"})", {"the row has \"prompt\";", "\"completion\""});
+  // A hint that is followed must not lose a part of the row, nor end at the next refusal.
+  refused(R"({"instruction": "a", "input": "b", "output": "c"})",
+          {"--prompt-feature instruction --completion-feature output", "\"input\" is not read"});
+  refused(R"({"conversations": [{"from": "human", "value": "a"}]})",
+          {"ShareGPT", "\"from\" to \"role\"", "\"value\" to \"content\""});
   refused("{}", {"empty object"});
 }
 

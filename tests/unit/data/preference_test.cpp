@@ -77,6 +77,23 @@ TEST_F(PreferenceRows, Labels) {
             "+<s>hi【hello<|im_end|>】-<s>hi【no<|im_end|>】");
 }
 
+// Rows for KTO that are learned as they are: a bad answer would be learned without a word.
+TEST_F(PreferenceRows, LabelsThatNobodyReadsAreMentioned) {
+  const std::string rows =
+      "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n"
+      "{\"prompt\": \"a\", \"completion\": \"c\", \"label\": false}\n"
+      "{\"prompt\": \"a\", \"completion\": \"d\", \"label\": false}\n";
+  auto mentions = [&](PairRows pairs) {
+    options.pairs = pairs;
+    const ExampleSet set = load(rows, kChatMl);
+    return std::count_if(set.issues().begin(), set.issues().end(), [](const DataIssue& issue) {
+      return issue.what.find("--loss kto") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(mentions(PairRows::kNone), 1);
+  EXPECT_EQ(mentions(PairRows::kLabels), 0);
+}
+
 TEST_F(PreferenceRows, WhatCannotBeUsed) {
   refused(R"({"prompt": "hi", "completion": "hello"})",
           {"rows.jsonl:1", "chosen", "leave --loss out"});

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// wick eval: multiple choice and comparisons.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "cli/cli.h"
+
+namespace wick::test {
+namespace {
+
+class Eval : public testing::Test {
+ protected:
+  void SetUp() override { write_tiny_model(model_); }
+  TempFolder folder_;
+  std::string model_ = folder_.path("model");
+};
+
+TEST_F(Eval, MultipleChoiceAndCompare) {
+  const std::string file = folder_.write(
+      "c.jsonl",
+      "{\"question\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": 1}\n"
+      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\"], \"answer\": \"A\"}\n"
+      "{\"prompt\": \"q\", \"choices\": [\"aa\", \"b\", \"cc\", \"dd\"], \"answer\": \"dd\"}\n");
+  CliResult r = wick(
+      {"eval", "--model", model_, "--data", file, "--json", "--per-example", "--batch-size", "2"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json e = r.event("eval");
+  EXPECT_EQ(e["rows"], 3);
+  EXPECT_NEAR(e["chance"].get<double>(), (0.5 + 0.5 + 0.25) / 3, 1e-12);
+  EXPECT_EQ(r.lines()[0]["answer"], 1);
+  EXPECT_EQ(r.lines()[1]["answer"], 0);
+  EXPECT_EQ(r.lines()[2]["answer"], 3);
+  // The first two questions have the same words: the same choice, of which one is right.
+  EXPECT_EQ(r.lines()[0]["logp"], r.lines()[1]["logp"]);
+  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "2"})
+                .event("eval")["accuracy"],
+            0.5);
+  const CliResult one = wick({"eval", "--model", model_, "--data", file, "--json", "--limit", "1"});
+  EXPECT_TRUE(one.event("eval")["accuracy_stderr"].is_null()) << one.out;
+  folder_.write("bad.jsonl", "{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 2}\n");
+  CliResult bad = wick({"eval", "--model", model_, "--data", folder_.path("bad.jsonl")});
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_NE(bad.err.find("bad.jsonl:1: "), std::string::npos) << bad.err;
+
+  write_tiny_data(folder_.path("data"));
+  CliResult c = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--compare",
+                      "base", "base", "--json", "--max-tokens", "4"});
+  ASSERT_EQ(c.code, 0) << c.err;
+  const Json d = c.event("compare");
+  EXPECT_EQ(d["loss"]["difference"], 0.0);
+  EXPECT_EQ(d["loss"]["p"], 1.0);
+  EXPECT_GT(d["a"]["loss_stderr"].get<double>(), 0);
+  const CliResult lone = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--limit",
+                               "1", "--max-tokens", "4"});
+  EXPECT_EQ(lone.err.find("±"), std::string::npos) << lone.err;
+  EXPECT_EQ(lone.out.find("±"), std::string::npos) << lone.out;
+  EXPECT_EQ(wick({"eval", "--model", model_, "--data", file, "--compare", "base"}).code, 2);
+}
+
+// Both sides have a row of each number.
+TEST_F(Eval, RowsOfAComparisonSayWhose) {
+  write_tiny_data(folder_.path("data"));
+  const std::vector<std::string> words = {
+      "eval", "--model",       model_,         "--data", folder_.path("data"), "--compare", "base",
+      "base", "--per-example", "--max-tokens", "2"};
+  std::vector<std::string> json = words;
+  json.push_back("--json");
+  const CliResult r = wick(json);
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::map<std::string, int> rows;
+  for (const Json& line : r.lines())
+    if (line.contains("index")) ++rows[line.value("side", "none")];
+  EXPECT_EQ(rows.size(), 2u);
+  EXPECT_GT(rows["a"], 0);
+  EXPECT_EQ(rows["a"], rows["b"]);
+  EXPECT_NE(wick(words).out.find("B row 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace wick::test
