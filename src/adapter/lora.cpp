@@ -69,7 +69,7 @@ void Adapter::place() {
     for (LoraModule& m : group)
       // The embedding's A lies transposed: a token's column is read as a row.
       m.a_offset = m.kind == ModuleKind::kEmbedding
-                       ? layout_.add(m.module + ".lora_embedding_A", {m.in, m.rank})
+                       ? layout_.add(m.module + ".lora_embedding_A", {m.in, m.rank}, 1.0f, true)
                        : layout_.add(m.module + ".lora_A", {m.rank, m.in});
     for (LoraModule& m : group)
       m.b_offset = m.kind == ModuleKind::kEmbedding
@@ -94,7 +94,8 @@ void Adapter::place() {
   if (tokens_) {
     TokenRows& t = *tokens_;
     const int64_t n = t.count();
-    t.offset = layout_.add(t.module + ".token_adapter.trainable_tokens_delta", {t.hidden, n});
+    t.offset =
+        layout_.add(t.module + ".token_adapter.trainable_tokens_delta", {t.hidden, n}, 1.0f, true);
     auto take = [&](int64_t size) { return std::exchange(frozen, frozen + size); };
     t.selector = take(t.vocab * n);
     t.rows = take(n * t.hidden);

@@ -19,12 +19,13 @@ class ParamLayout {
     Shape shape;
     int64_t offset = 0;
     float lr_scale = 1.0f;  // times the learning rate
+    bool turned = false;    // kept as the transpose of what PEFT trains
   };
 
   // Appends a tensor and returns its offset. Requires: a name not used before.
-  int64_t add(const std::string& name, Shape shape, float lr_scale = 1.0f) {
+  int64_t add(const std::string& name, Shape shape, float lr_scale = 1.0f, bool turned = false) {
     WICK_CHECK(index_.emplace(name, entries_.size()).second, name, " is declared twice");
-    entries_.push_back({name, shape, size_, lr_scale});
+    entries_.push_back({name, shape, size_, lr_scale, turned});
     size_ += shape.elements();
     return entries_.back().offset;
   }

@@ -119,13 +119,17 @@ void remove_numbered_but(const std::vector<int64_t>& steps, const std::filesyste
 
 void TrainRun::restore_states(const Checkpoint& c) {
   const std::string file = checkpoint_path(setup_.options.adapter_path).string();
+  // States of one name mean other things to other optimizers: a sum of gradients, a mean of them.
+  auto family = [](const std::string& name) { return name == "adam" ? "adamw" : name; };
+  const bool same = family(get_string(c.run, "optimizer", file, setup_.options.optimizer)) ==
+                    family(setup_.options.optimizer);
   for (size_t i = 0; i < step_.states().size(); ++i) {
     const OptimizerState& wanted = step_.states()[i];
     const size_t bytes = static_cast<size_t>(wanted.shape.elements()) * dtype_bytes(wanted.dtype);
     auto found = std::find_if(c.states.begin(), c.states.end(), [&](const CheckpointState& s) {
       return s.name == wanted.name && s.dtype == wanted.dtype && s.bytes.size() == bytes;
     });
-    if (found != c.states.end()) {
+    if (same && found != c.states.end()) {
       step_.set_state(i, found->bytes);
     } else if (setup_.options.force) {
       messages_.push_back(cat("--force: the checkpoint has no ", wanted.name, " of ",

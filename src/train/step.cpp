@@ -2,8 +2,6 @@
 #include "train/step.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <set>
 #include <string_view>
 
@@ -11,96 +9,6 @@
 #include "base/process.h"
 
 namespace wick {
-
-ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
-  ParamGroups made;
-  made.sets = trainable.groups.sets;
-  const auto& entries = trainable.layout.entries();
-  WICK_CHECK(trainable.groups.groups.empty() || trainable.groups.groups.size() == entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    ParamGroup g;
-    if (!trainable.groups.groups.empty()) g = trainable.groups.groups[i];
-    const Shape& shape = entries[i].shape;
-    g.begin = entries[i].offset;
-    g.end = g.begin + shape.elements();
-    g.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
-    g.lr_scale *= entries[i].lr_scale;
-    ParamGroup* last = made.groups.empty() ? nullptr : &made.groups.back();
-    if (last && !optimizer_sees_matrices(optimizer) && last->lr_scale == g.lr_scale &&
-        last->decay_scale == g.decay_scale && last->set == g.set) {
-      last->end = g.end;
-      last->rows = 0;
-    } else {
-      made.groups.push_back(g);
-    }
-  }
-  return made;
-}
-
-Trainable train_adapter(const Adapter& adapter) {
-  Trainable t;
-  t.adapter = &adapter;
-  t.layout = adapter.layout();
-  return t;
-}
-
-Trainable train_adapters(std::span<const Adapter* const> lanes) {
-  Trainable t;
-  t.lanes.assign(lanes.begin(), lanes.end());
-  t.groups.sets = static_cast<int32_t>(lanes.size());
-  for (size_t k = 0; k < lanes.size(); ++k) {
-    const Trainable one = train_adapter(*lanes[k]);
-    const auto& entries = one.layout.entries();
-    for (size_t i = 0; i < entries.size(); ++i) {
-      t.layout.add(cat(k, "/", entries[i].name), entries[i].shape, entries[i].lr_scale);
-      ParamGroup g;
-      if (!one.groups.groups.empty()) g = one.groups.groups[i];
-      g.set = static_cast<int32_t>(k);
-      t.groups.groups.push_back(g);
-    }
-  }
-  return t;
-}
-
-Trainable train_weights(const ModelConfig& config, int64_t num_layers) {
-  if (num_layers > config.layers)
-    fail(ErrorCode::kInvalidArgument, "--num-layers is ", num_layers, ", but the model has ",
-         config.layers, " layers; use -1 for all weights");
-  Trainable t;
-  for (const WeightSpec& spec : weight_specs(config)) {
-    bool wanted = num_layers <= 0;
-    for (int64_t layer = config.layers - std::max<int64_t>(num_layers, 0);
-         !wanted && layer < config.layers; ++layer)
-      wanted = spec.name.rfind(cat("model.layers.", layer, "."), 0) == 0;
-    if (!wanted) continue;
-    t.layout.add(spec.name, spec.shape);
-    t.specs.push_back(spec);
-  }
-  return t;
-}
-
-int64_t first_trained_block(const Trainable& trainable, const ModelConfig& config) {
-  int64_t first = config.layers;
-  for (const ParamLayout::Entry& e : trainable.layout.entries()) {
-    constexpr std::string_view kBlocks = "layers.";
-    const size_t at = e.name.find(kBlocks);
-    if (at != std::string::npos)
-      first = std::min<int64_t>(first, std::atoll(e.name.c_str() + at + kBlocks.size()));
-    else if (e.name.find("embed") != std::string::npos)
-      first = 0;
-  }
-  return first;
-}
-
-std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights) {
-  std::vector<float> params;
-  params.reserve(static_cast<size_t>(trainable.layout.size()));
-  for (const WeightSpec& spec : trainable.specs) {
-    std::vector<float> values = weights.read_floats(spec);
-    params.insert(params.end(), values.begin(), values.end());
-  }
-  return params;
-}
 
 TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
                      const StepOptions& options)

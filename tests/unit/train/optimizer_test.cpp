@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "plan/recorder.h"
+#include "train/step.h"
 
 namespace wick {
 namespace {
@@ -239,6 +240,22 @@ TEST(Optimizer, KeepsWhatItSays) {
   const auto codes = optimizer_states(Op::kAdamw8, groups);
   EXPECT_EQ(codes[0].dtype, DType::kU8);
   EXPECT_EQ(codes[2].shape, (Shape{2, 2}));
+}
+
+// muon's factor is that of the matrix as PEFT has it; decay is what it was.
+TEST(Groups, MuonSeesATurnedMatrixAsItIsMeant) {
+  Trainable t;
+  t.layout.add("a", {32, 2}, 1.0f, true);
+  t.layout.add("b", {2, 32}, 1.0f, true);
+  t.layout.add("c", {32, 2});
+  const std::vector<ParamGroup> groups = update_groups(t, Op::kMuon).groups;
+  ASSERT_EQ(groups.size(), 3u);
+  const float wanted[] = {0.25f, 4.0f, 1.0f};
+  for (size_t i = 0; i < groups.size(); ++i) {
+    EXPECT_FLOAT_EQ(groups[i].lr_scale, wanted[i]);
+    EXPECT_FLOAT_EQ(groups[i].decay_scale * groups[i].lr_scale, 1.0f);
+  }
+  for (const ParamGroup& g : update_groups(t, Op::kAdafactor).groups) EXPECT_EQ(g.lr_scale, 1.0f);
 }
 
 }  // namespace
