@@ -49,8 +49,10 @@ const std::vector<Dependent>& of_the_schedule() {
 
 // What beta1, momentum and the like are to an optimizer, the trainer says.
 const std::vector<Dependent>& of_the_optimizer() {
-  static const std::vector<Dependent> kFlags = {
-      {"eps", {"adamw", "adam", "adamw_8bit"}}, {"dampening", {"sgd"}}, {"ns-steps", {"muon"}}};
+  static const std::vector<Dependent> kFlags = {{"eps", {"adamw", "adam", "adamw_8bit"}},
+                                                {"dampening", {"sgd"}},
+                                                {"ns-steps", {"muon"}},
+                                                {"nesterov", {"sgd", "muon"}}};
   return kFlags;
 }
 

@@ -111,6 +111,8 @@ TEST(Usage, FlagsWithoutEffect) {
   refused({"--lr-schedule", "constant", "--lr-end", "1e-5"}, {"--lr-end", "constant"});
   refused({"--lr-cycles", "3"}, {"--lr-cycles", "cosine_with_restarts"});
   refused({"--optimizer", "lion", "--eps", "1e-6"}, {"--eps", "lion"});
+  for (const char* flag : {"--nesterov", "--no-nesterov"})
+    refused({"--optimizer", "lion", flag}, {"nesterov", "lion", "sgd, muon"});
 }
 
 TEST(Usage, ASweepHasNoTest) {

@@ -29,8 +29,7 @@ bool in_panels(const Operand& o) {
 bool fits_panels(const StepArgs& product, const StepArgs& added) {
   const Operand &y = product.out[0], &part = added.out[0];
   const int64_t col = (part.as<bf16>() - y.as<bf16>()) % y.ld;
-  return is_bf16(added.in[0]) && is_weight(added.in[1]) && added.in[1].form == WeightForm::kRows &&
-         col % kTileBlock == 0;
+  return is_bf16(added.in[0]) && is_weight(added.in[1]) && col % kTileBlock == 0;
 }
 
 // Moves the product at calls[i] behind what is made of its input, and gives it what is added; says
