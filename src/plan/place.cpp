@@ -34,7 +34,8 @@ bool is_narrow(const Plan& plan, ValueId id) {
 
 // A device may make the small products of adapters on both sides of a gated_act in its kernel: h of
 // the product after it; and in the reverse pass what comes of the gradient of that h, and the
-// gradients of h of the product before it. These, which are small, live as long as it does.
+// gradients of h of the product before it. These, which are small, live as long as it does; and so
+// does what the product after it makes its gradient of, which it may be made with.
 template <typename Touch>
 void touch_around(const Plan& plan, size_t gate, const Touch& touch) {
   const Step& at = plan.steps[gate];
@@ -42,7 +43,8 @@ void touch_around(const Plan& plan, size_t gate, const Touch& touch) {
   if (at.op != Op::kGatedAct) return;
   if (at.dir == Dir::kBackward)
     for (size_t j = gate; j > 0 && is_gradient(plan.steps[j - 1]); --j)
-      if (is_narrow(plan, plan.steps[j - 1].inputs[0])) touch(plan.steps[j - 1].inputs[0], step);
+      if (j == gate || is_narrow(plan, plan.steps[j - 1].inputs[0]))
+        touch(plan.steps[j - 1].inputs[0], step);
   const ValueId made = plan.root(at.outputs[0].value);
   for (size_t j = gate + 1; j < plan.steps.size(); ++j) {
     const Step& after = plan.steps[j];

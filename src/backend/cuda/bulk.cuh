@@ -96,42 +96,49 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column,
 #define WICK_SUMS_64 WICK_SUMS(0), WICK_SUMS(2), WICK_SUMS(4), WICK_SUMS(6)
 #define WICK_SUMS_80 WICK_SUMS_64, WICK_SUMS(8)
 #define WICK_SUMS_96 WICK_SUMS_80, WICK_SUMS(10)
-#define WICK_SUMS_128 WICK_SUMS_96, WICK_SUMS(12), WICK_SUMS(14)
+#define WICK_SUMS_104 WICK_SUMS_96, "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3])
+#define WICK_SUMS_112 WICK_SUMS_96, WICK_SUMS(12)
+#define WICK_SUMS_128 WICK_SUMS_112, WICK_SUMS(14)
 #define WICK_SUMS_144 WICK_SUMS_128, WICK_SUMS(16)
 #define WICK_SUMS_160 WICK_SUMS_144, WICK_SUMS(18)
 #define WICK_SUMS_176 WICK_SUMS_160, WICK_SUMS(20)
 #define WICK_SUMS_256 \
   WICK_SUMS_176, WICK_SUMS(22), WICK_SUMS(24), WICK_SUMS(26), WICK_SUMS(28), WICK_SUMS(30)
 // `cols` columns; then the numbers of the operands behind the sums.
-#define WICK_MULTIPLY(cols, numbers, sums, l, r, a, t)                                       \
+#define WICK_MULTIPLY(cols, numbers, sums, l, r, a, t, u)                                    \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #a                                       \
                ", 0;\nwgmma.mma_async.sync.aligned.m64n" #cols "k16.f32.bf16.bf16 {" numbers \
-               "}, %" #l ", %" #r ", p, 1, 1, 0, %" #t ";\n}\n"                              \
+               "}, %" #l ", %" #r ", p, 1, 1, %" #u ", %" #t ";\n}\n"                        \
                : sums                                                                        \
-               : "l"(left), "l"(right), "r"(int{add}), "n"(int{Turned}))
+               : "l"(left), "l"(right), "r"(int{add}), "n"(int{Turned}), "n"(int{LeftTurned}))
 
 // d [64, Cols] (+)= left * right, both panels (attention_wgmma.cuh). Rows of the right ones are the
 // columns or, Turned, the depth: then panels of 64 columns follow each other (turned_panels_at).
-template <int Cols, bool Turned = false>
+// LeftTurned: rows of the left panel are the depth, and the sums' rows its columns.
+template <int Cols, bool Turned = false, bool LeftTurned = false>
 __device__ __forceinline__ void multiply_panels(float (&d)[Cols / 8][4], uint64_t left,
                                                 uint64_t right, bool add) {
 #ifdef WICK_WGMMA
   if constexpr (Cols == 64)
-    WICK_MULTIPLY(64, WICK_NUMBERS_24, WICK_SUMS_64, 32, 33, 34, 35);
+    WICK_MULTIPLY(64, WICK_NUMBERS_24, WICK_SUMS_64, 32, 33, 34, 35, 36);
   else if constexpr (Cols == 80)
-    WICK_MULTIPLY(80, WICK_NUMBERS_32, WICK_SUMS_80, 40, 41, 42, 43);
+    WICK_MULTIPLY(80, WICK_NUMBERS_32, WICK_SUMS_80, 40, 41, 42, 43, 44);
   else if constexpr (Cols == 96)
-    WICK_MULTIPLY(96, WICK_NUMBERS_40, WICK_SUMS_96, 48, 49, 50, 51);
+    WICK_MULTIPLY(96, WICK_NUMBERS_40, WICK_SUMS_96, 48, 49, 50, 51, 52);
+  else if constexpr (Cols == 104)
+    WICK_MULTIPLY(104, WICK_NUMBERS_40 ",%48,%49,%50,%51", WICK_SUMS_104, 52, 53, 54, 55, 56);
+  else if constexpr (Cols == 112)
+    WICK_MULTIPLY(112, WICK_NUMBERS_48, WICK_SUMS_112, 56, 57, 58, 59, 60);
   else if constexpr (Cols == 128)
-    WICK_MULTIPLY(128, WICK_NUMBERS_56, WICK_SUMS_128, 64, 65, 66, 67);
+    WICK_MULTIPLY(128, WICK_NUMBERS_56, WICK_SUMS_128, 64, 65, 66, 67, 68);
   else if constexpr (Cols == 144)
-    WICK_MULTIPLY(144, WICK_NUMBERS_64, WICK_SUMS_144, 72, 73, 74, 75);
+    WICK_MULTIPLY(144, WICK_NUMBERS_64, WICK_SUMS_144, 72, 73, 74, 75, 76);
   else if constexpr (Cols == 160)
-    WICK_MULTIPLY(160, WICK_NUMBERS_72, WICK_SUMS_160, 80, 81, 82, 83);
+    WICK_MULTIPLY(160, WICK_NUMBERS_72, WICK_SUMS_160, 80, 81, 82, 83, 84);
   else if constexpr (Cols == 176)
-    WICK_MULTIPLY(176, WICK_NUMBERS_80, WICK_SUMS_176, 88, 89, 90, 91);
+    WICK_MULTIPLY(176, WICK_NUMBERS_80, WICK_SUMS_176, 88, 89, 90, 91, 92);
   else if constexpr (Cols == 256)
-    WICK_MULTIPLY(256, WICK_NUMBERS_120, WICK_SUMS_256, 128, 129, 130, 131);
+    WICK_MULTIPLY(256, WICK_NUMBERS_120, WICK_SUMS_256, 128, 129, 130, 131, 132);
   else
     static_assert(Cols == 0, "no such product is written out");
 #endif

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/attention_rope.h"
+#include "backend/cuda/gated_round.h"
 #include "backend/cuda/gated_sums.h"
 #include "backend/cuda/skinny.h"
 #include "backend/cuda/small_product.h"
@@ -88,14 +89,19 @@ bool Reverse::is_gradient(size_t step) const {
          !args(step).out[2];
 }
 
+// Whether `step` is an adapter's part of dx, to which the product behind it adds.
+bool Reverse::is_adapted(size_t step) const {
+  return args(step).in[2].rows <= kSkinny && !args(step).accumulates(0) && is_gradient(step + 1) &&
+         plan_.steps[step + 1].outputs[0].value == plan_.steps[step].outputs[0].value &&
+         args(step + 1).accumulates(0);
+}
+
 size_t Reverse::enqueue_product(const Queue& queue, size_t first) const {
   if (!is_gradient(first)) return 0;
   SmallProduct p{};
   size_t at = first;
   const ValueId dx = plan_.steps[first].outputs[0].value;
-  const bool adapted = args(first).in[2].rows <= kSkinny && !args(first).accumulates(0) &&
-                       is_gradient(first + 1) && plan_.steps[first + 1].outputs[0].value == dx &&
-                       args(first + 1).accumulates(0);
+  const bool adapted = is_adapted(first);
   if (adapted) {
     p.more = args(first).in[0];
     p.more_b = args(first).in[2];
@@ -212,12 +218,38 @@ size_t Reverse::enqueue_gated(const Queue& queue, size_t first) const {
   return gated_reverse(queue, g) ? adapter + 2 - first : 0;
 }
 
+// A product whose dx nobody but gated_act's reverse reads, an adapter's part of it before. (As
+// above.)
+size_t Reverse::enqueue_round(const Queue& queue, size_t first) const {
+  if (!is_gradient(first)) return 0;
+  const bool adapted = is_adapted(first);
+  const size_t product = first + (adapted ? 1 : 0), gate = product + 1;
+  if (!is(gate, Op::kGatedAct)) return 0;
+  const StepArgs &p = args(product), &g = args(gate);
+  const ValueId dmade = p.step->outputs[0].value;
+  if (g.step->inputs[0] != dmade || plan_.is_view(dmade) || !is_read_once(dmade) ||
+      g.accumulates(0) || p.accumulates(0) != adapted || attr<LinearAttr>(*p.step).scale != 1.0f)
+    return 0;
+  GatedRound round{.dz = p.in[0],
+                   .w = p.in[2],
+                   .y = g.in[1],
+                   .dy = g.out[0],
+                   .act = attr<GatedActAttr>(*g.step).act};
+  if (adapted) {
+    round.dh = args(first).in[0];
+    round.a = args(first).in[2];
+    round.scale = attr<LinearAttr>(*args(first).step).scale;
+  }
+  return gated_round(queue, round) ? gate + 1 - first : 0;
+}
+
 size_t Reverse::enqueue(const Queue& queue, size_t first) const {
   if (queue.arch != Arch::kSm90) return 0;
   if (const size_t made = enqueue_gated(queue, first)) return made;
   if (const size_t made = enqueue_sums(queue, first)) return made;
   if (const size_t made = enqueue_attention(queue, first)) return made;
   if (const size_t made = enqueue_adapted(queue, first)) return made;
+  if (const size_t made = enqueue_round(queue, first)) return made;
   return enqueue_product(queue, first);
 }
 

@@ -391,5 +391,42 @@ TEST_F(Reverse, AGateBetweenAdaptersIsTheSteps) {
   }
 }
 
+// The reverse of a product of what a gate made, an adapter's part of it before, and of the gate.
+Reversed gate_behind_product(int64_t rows, int64_t depth, int64_t half, int64_t rank, Act act) {
+  Reversed made;
+  Recorder r(made.plan, true, DType::kBF16);
+  const ValueId y = r.feed("y", {rows, 2 * half}, DType::kBF16);
+  const ValueId dz = r.feed("dz", {rows, depth}, DType::kBF16);
+  const ValueId w = r.weight("w", {depth, half}, DType::kBF16);
+  const ValueId dmade = r.temp("dmade", {rows, half}, DType::kBF16);
+  const ValueId dy = r.temp("dy", {rows, 2 * half}, DType::kBF16);
+  auto reverse = [&](std::vector<ValueId> inputs, Output out, float scale) {
+    r.append({Op::kLinear, Dir::kBackward, std::move(inputs), {out, {}, {}}, LinearAttr{scale}});
+  };
+  if (rank > 0) {
+    const ValueId dh = r.feed("dh", {rows, rank}, DType::kBF16);
+    const ValueId a = r.state("a", {rank, half}, DType::kF32);
+    reverse({dh, kNone, a}, {dmade}, 1.5f);
+    made.feeds = {{dh, random(rows * rank, 1, 1.0f)}};
+    made.states = {{a, random(rank * half, 2, 1.0f)}};
+  }
+  reverse({dz, kNone, w}, {dmade, rank > 0 ? OutMode::kAccumulate : OutMode::kWrite}, 1.0f);
+  r.append({Op::kGatedAct, Dir::kBackward, {dmade, y}, {{dy}}, GatedActAttr{act}});
+  made.plan.results = {dy};
+  made.feeds.push_back({y, random(rows * 2 * half, 3, 1.0f)});
+  made.feeds.push_back({dz, random(rows * depth, 4, 1.0f)});
+  made.weights = {{w, random(depth * half, 5, 0.1f)}};
+  return made;
+}
+
+TEST_F(Reverse, AGateBehindItsProductIsTheSteps) {
+  expect_same(gate_behind_product(512, 896, 4864, 0, Act::kSilu));
+  expect_same(gate_behind_product(509, 904, 4872, 8, Act::kGeluTanh));
+  expect_same(gate_behind_product(250, 520, 4864, 4, Act::kSilu));
+  expect_same(gate_behind_product(640, 256, 4824, 16, Act::kSilu));
+  expect_same(gate_behind_product(130, 1536, 8960, 0, Act::kGeluTanh));
+  expect_same(in_codes(gate_behind_product(420, 896, 4864, 12, Act::kSilu), DType::kQ4G32));
+}
+
 }  // namespace
 }  // namespace wick
