@@ -52,14 +52,15 @@ def word_ids(vocab):
 def make_model(folder, run_wick, source):
     """`source`: wick's flags that name the weights, such as --shape X. run_wick(words) runs it."""
     model = folder / "model"
-    if not (model / "tokenizer.json").exists():
+    if not (model / "tokenizer.json").exists():  # which is written last
         # The table is a cheap one; writing the weights is what this is for.
         run_wick(["bench", "ops", *source, "--save-model", model, "--iters", "1", "--warmup", "0"])
         config = read_config(model)
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             config.pop(name, None)  # a row is its ids and nothing else
         (model / "config.json").write_text(json.dumps(config, indent=1))
-        write_tokenizer(model, word_ids(config["vocab_size"]))
+    # Also where an earlier version of this wrote it.
+    write_tokenizer(model, word_ids(read_config(model)["vocab_size"]))
     return model
 
 
