@@ -22,7 +22,7 @@ import numpy as np
 
 from word_tokenizer import write_tokenizer
 
-FORMAT = 3  # raise it when the contents change
+FORMAT = 4  # raise it when the contents change
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD, FFN, VOCAB = 24, 896, 14, 2, 64, 4864, 151936
 RANK, ALPHA = 8, 16
 TOKENS, ROWS, WORDS = 512, 16, 2048
