@@ -29,6 +29,17 @@ struct Flags {
 
 constexpr size_t kIssuesShown = 5;
 
+std::vector<DataSource> unweighted_sources(const Args& args, const DataFlags& data) {
+  std::vector<DataSource> sources = data.sources(args);
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (sources[i].path != data.data[i])
+      throw UsageError(cat("--data ", data.data[i],
+                           ": a weight is for epochs of training, and each "
+                           "row is evaluated once; leave ",
+                           data.data[i].substr(sources[i].path.size()), " out"));
+  return sources;
+}
+
 std::string choose_split(const Flags& flags, const std::vector<DataSource>& sources) {
   if (!flags.split.empty()) return flags.split;
   for (const char* split : {"test", "valid"})
@@ -199,7 +210,7 @@ class Evaluation {
   Evaluation(const Args& args, const Flags& flags, Output& out)
       : flags_(flags),
         out_(out),
-        sources_(flags.data.sources(args)),
+        sources_(unweighted_sources(args, flags.data)),
         engine_(flags.device.options()),
         model_(Model::load(engine_, flags.model.options())) {
     options_ = flags.data.options;
@@ -388,7 +399,7 @@ std::function<int()> declare_eval(Args& args) {
       {"wick eval --data data --compare base out", "is the adapter better than the model alone?"},
       {"wick eval --data data --adapter-path out --per-example --json", "every row, for a program"},
   };
-  add_data_flags(args, flags->data);
+  add_data_flags(args, flags->data, /*weighted=*/false);
   args.text("--split", flags->split, "NAME", "train, valid or test.")
       .one_of({"train", "valid", "test"})
       .shown("test, else valid");

@@ -59,6 +59,21 @@ TEST_F(Eval, MultipleChoiceAndCompare) {
 }
 
 // Both sides have a row of each number.
+// Each row counts once, so that a weight would be one that nobody reads.
+TEST_F(Eval, AWeightIsRefused) {
+  const std::string row = "{\"text\": \"abc\"}\n";
+  const std::string file = folder_.write("rows.jsonl", row);
+  folder_.write("rows.jsonl:3", row);
+  auto eval = [&](const std::string& data) {
+    return wick({"eval", "--model", model_, "--data", data, "--json"});
+  };
+  const CliResult weighted = eval(file + ":2");
+  EXPECT_EQ(weighted.code, 2) << weighted.out;
+  EXPECT_NE(weighted.err.find("leave :2 out"), std::string::npos) << weighted.err;
+  EXPECT_EQ(eval(file).code, 0);
+  EXPECT_EQ(eval(file + ":3").code, 0);
+}
+
 TEST_F(Eval, RowsOfAComparisonSayWhose) {
   write_tiny_data(folder_.path("data"));
   const std::vector<std::string> words = {
