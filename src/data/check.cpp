@@ -76,6 +76,9 @@ class Checker {
           add("ignored_file", 0,
               cat("is read as the ", name, " split; ", other.filename().string(),
                   " beside it is not read"));
+      if (!folders_.insert(source.path).second) continue;
+      for (const std::string& unread : unread_files(source.path))
+        result_.findings.push_back({"ignored_file", source.path, 0, unread_text(unread)});
     }
     finish_split();
   }
@@ -347,7 +350,8 @@ class Checker {
   std::vector<std::string> files_;      // of this split
   std::vector<std::string> all_files_;  // of all; Place counts in them
   std::vector<int64_t> lengths_;
-  std::set<std::string> said_;  // of a whole file
+  std::set<std::string> said_;     // of a whole file
+  std::set<std::string> folders_;  // whose unread files have been named
   std::string file_format_;
   int64_t format_line_ = 0;
   bool wide_ = false;  // the file is UTF-16

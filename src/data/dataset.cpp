@@ -67,12 +67,15 @@ class ExampleSet::Loader {
   void read(const DataSource& source, const std::string& split) {
     const fs::path file = file_of_split(source.path, split);
     begin(file.string(), source.weight);
-    if (file != source.path)
+    if (file != source.path) {
       for (const fs::path& other : files_of_split(source.path, split))
         if (other != file)
           add_issue(DataIssueKind::kOther, 0,
                     cat("is read as the ", split, " split; ", other.filename().string(),
                         " beside it is not read"));
+      for (const std::string& name : unread_files(source.path))
+        set_.issues_.push_back({DataIssueKind::kOther, source.path, 0, unread_text(name)});
+    }
     const int64_t before = set_.rows_read_;
     RowFunctions functions{.row = [&](int64_t line, Json&& row) { add(line, std::move(row)); }};
     if (options_.skip_unreadable)
