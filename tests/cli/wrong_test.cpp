@@ -204,6 +204,23 @@ TEST_F(Wrong, ATableBesideAnAdapterThatIsNotTheModels) {
                 {"base_layer.weight is not the model's own", "row 0"});
 }
 
+// PEFT's setting says something of tied tables only, and of adapters on them.
+TEST_F(Wrong, TiedAdaptersWhereThereAreNone) {
+  const std::string settings = out_ + "/adapter_config.json";
+  auto run_tied = [&](const std::string& targets) {
+    std::vector<std::string> words = train(data_, out_);
+    words.insert(words.end(), {"--targets", targets});
+    EXPECT_EQ(wick(words).code, 0);
+    Json config = parse_json(contents(settings), settings);
+    config["ensure_weight_tying"] = true;
+    write_file(settings, dump_json(config));
+    return wick({"generate", "--model", model_, "--adapter-path", out_, "-p", "x", "-m", "1"});
+  };
+  const CliResult blocks = run_tied("q_proj");
+  EXPECT_EQ(blocks.code, 0) << blocks.err;
+  expect_failed(run_tied("q_proj,lm_head"), {"ensure_weight_tying is true", "lm_head"});
+}
+
 TEST_F(Wrong, AnAdapterOfAnotherModel) {
   std::string adapter = std::string(WICK_SOURCE_DIR) + "/tests/golden/qwen2_tied/adapter";
   expect_failed(wick({"generate", "--model", model_, "--adapter-path", adapter, "-p", "x"}),
