@@ -304,6 +304,21 @@ TEST_F(Loop, ResumingKeepsTheStartOfItsReference) {
       folder_.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
   auto run = [&](const std::string& out, std::vector<std::string> more,
                  const OnOutput& on_output = {}) {
+// Rows learned by rote have a lower loss than held-out ones.
+TEST_F(Loop, ASweepRanksByHeldOutRowsFirst) {
+  folder_.write("rote/train.jsonl", "{\"text\": \"aaaaaaaaaaaaaaaa\"}\n");
+  const CliResult r = wick({"train", "--model", folder_.path("model"), "--adapter-path",
+                            folder_.path("out"), "--json", "--sweep-data", folder_.path("rote"),
+                            folder_.path("data"), "--epochs", "20", "--learning-rate", "0.02"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<Json> ranked = events(r, "ranked");
+  ASSERT_EQ(ranked.size(), 2u);
+  EXPECT_EQ(ranked[0]["name"], "data") << r.out;
+  EXPECT_LT(ranked[1]["final_loss"], ranked[0]["valid_loss"]);
+  EXPECT_NE(r.err.find("1 adapter has no held-out rows: ranked behind"), std::string::npos)
+      << r.err;
+}
+
     std::vector<std::string> words = {"train",
                                       "--model",
                                       folder_.path("model"),
