@@ -288,6 +288,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   make_folder(folder);
   if (adapter) {
     adapter->save(folder, params, base_name(m));
+    if (replaces_model && folder == options.adapter_path) remove_model(folder);
     return;
   }
   std::optional<DType> dtype;
@@ -332,28 +333,8 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
     messages.push_back(
         "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");
   declare();
+  look_at_folder();
   open_reference();
-}
-
-// Found out now rather than after an hour.
-RunFolder Trainer::Impl::check_folder() const {
-  if (options.data.empty())
-    fail(ErrorCode::kInvalidArgument,
-         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
-  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
-    fail(ErrorCode::kNotFound, options.adapter_path,
-         ": no such folder to resume from; leave --resume out to start from the beginning");
-  std::error_code none;
-  if (!adapter && std::filesystem::equivalent(model->info().path, options.adapter_path, none))
-    fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
-         " is the model's own folder, which would be overwritten; name another");
-  NewFolder folder(options.adapter_path);
-  folder.keep();
-  FolderLock lock(options.adapter_path);
-  check_disk();
-  write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
-  std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
-  return {std::move(folder), std::move(lock)};
 }
 
 std::vector<Trainer::Impl*> Trainer::Impl::runs() {
