@@ -215,7 +215,11 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   const Model::Impl& m = model.impl();
   const fs::path out = options.save_path;
   refuse_in_place(m.folder.folder, "the model's", out);
-  refuse_in_place(options.adapter_path, "the adapter's", out);
+  // An adapter may be named by its file.
+  const fs::path adapter_path = options.adapter_path;
+  refuse_in_place(
+      fs::is_directory(adapter_path) ? adapter_path : fs::absolute(adapter_path).parent_path(),
+      "the adapter's", out);
   refuse_replacing(out, options.overwrite || is_merge_of(out, m));
   refuse_codes(m);
   std::vector<float> params;

@@ -385,8 +385,10 @@ TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
 TEST_F(Wrong, MergingIntoWhatIsMerged) {
   ASSERT_EQ(wick(train(data_, out_)).code, 0);
   for (const std::string& save : {model_, out_})
-    expect_failed(wick({"merge", "--model", model_, "--adapter-path", out_, "--save-path", save}),
-                  {"--save-path", "own folder; name another"});
+    for (const char* file : {"", "/adapter_model.safetensors"})
+      expect_failed(wick({"merge", "--model", model_, "--adapter-path", out_ + file, "--save-path",
+                          save, "--overwrite"}),
+                    {"--save-path", "own folder; name another"});
 }
 
 }  // namespace
