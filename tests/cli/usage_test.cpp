@@ -115,6 +115,11 @@ TEST(Usage, FlagsWithoutEffect) {
     refused({"--optimizer", "lion", flag}, {"nesterov", "lion", "sgd, muon"});
 }
 
+TEST(Usage, AKeyOfSettingsFilesIsNoFlag) {
+  expect_refused(wick({"train", "--data", ".", "--lora-parameters", "x"}), 2, "wick train",
+                 {"unknown flag --lora-parameters", "a key of settings files", "--config"});
+}
+
 TEST(Usage, ASweepHasNoTest) {
   for (const char* sweep : {"--sweep", "--sweep-data"})
     expect_refused(wick({"train", "--data", ".", sweep, "lr=1e-4,2e-4", "--train", "--test"}), 2,
