@@ -29,7 +29,8 @@ struct DatasetOptions {
   std::string system_prompt = {};         // for conversations that have none
   std::string chat_template_config = {};  // JSON object of template variables
   std::string date = {};                  // "2026-01-02": the template's today; "": today
-  bool skip_unreadable = false;  // rows that cannot be used are named in issues(), not thrown
+  bool skip_unreadable = false;     // rows that cannot be used are named in issues(), not thrown
+  bool files_as_any_split = false;  // also of several data sets, as one file alone is
   std::string prompt_feature = "prompt", completion_feature = "completion", text_feature = "text",
               chat_feature = "messages";
 };

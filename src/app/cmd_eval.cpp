@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "app/finite.h"
@@ -217,7 +218,12 @@ class Evaluation {
     options_.system_prompt = flags.chat.system_prompt;
     options_.chat_template_config = flags.chat.chat_template_config;
     options_.date = flags.chat.date;
+    options_.files_as_any_split = true;
     split_ = choose_split(flags, sources_);
+    for (const DataSource& s : sources_)
+      if (sources_.size() > 1 && std::filesystem::is_directory(s.path) &&
+          !Dataset::has_split(s.path, split_))
+        out.say(cat(s.path, ": has no ", split_, " file and is left out"));
     choices_ = has_choices(sources_, split_);
     if (!choices_) load();
   }

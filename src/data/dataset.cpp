@@ -193,7 +193,7 @@ ExampleSet ExampleSet::load(std::span<const DataSource> sources, const std::stri
       fail(ErrorCode::kInvalidArgument, source.path, ": its weight is ", source.weight,
            ", wanted more than 0 and at most 1000000");
     // Of several data sets not each need have held-out rows.
-    if (sources.size() > 1 && split != "train" && !has_split(source.path, split)) continue;
+    if (sources.size() > 1 && split != "train" && !has_rows(source, split, options)) continue;
     loader.read(source, split);
     any = true;
   }
@@ -240,6 +240,13 @@ bool ExampleSet::has_split(const fs::path& path, const std::string& split) {
   fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return !files_of_split(path, split).empty();
   return fs::exists(status) && split == "train";
+}
+
+bool ExampleSet::has_rows(const DataSource& source, const std::string& split,
+                          const DataOptions& options) {
+  return has_split(source.path, split) ||
+         (options.files_as_any_split && has_split(source.path, "train") &&
+          !fs::is_directory(source.path));
 }
 
 int64_t DataPart::rows_per_epoch() const {

@@ -74,6 +74,30 @@ TEST_F(Eval, AWeightIsRefused) {
   EXPECT_EQ(eval(file + ":3").code, 0);
 }
 
+// What was named is read, or a line says why not.
+TEST_F(Eval, SeveralDataSets) {
+  const std::string row = "{\"text\": \"abc\"}\n";
+  const std::string a = folder_.write("a.jsonl", row), b = folder_.write("b.jsonl", row + row);
+  folder_.write("folder/test.jsonl", row);
+  folder_.write("other/valid.jsonl", row);
+  auto rows = [&](const std::vector<std::string>& data, const std::string& said = {}) {
+    std::vector<std::string> words = {"eval", "--model", model_, "--json"};
+    for (const std::string& d : data) words.insert(words.end(), {"--data", d});
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find(said), std::string::npos) << r.err;
+    return r.event("eval")["rows"];
+  };
+  EXPECT_EQ(rows({a, b}), 3);
+  EXPECT_EQ(rows({folder_.path("folder"), b}), 3);
+  EXPECT_EQ(rows({b, folder_.path("folder"), folder_.path("other")},
+                 "other: has no test file and is left out"),
+            3);
+  const std::string question = folder_.write(
+      "q.jsonl", "{\"question\": \"x\", \"choices\": [\"a\", \"b\"], \"answer\": 0}\n");
+  EXPECT_EQ(rows({question, question}), 2);
+}
+
 TEST_F(Eval, RowsOfAComparisonSayWhose) {
   write_tiny_data(folder_.path("data"));
   const std::vector<std::string> words = {
