@@ -50,9 +50,8 @@ struct DatasetRow {
 };
 
 struct DatasetIssue {
-  // Of a data set: cut, no_trained_token, no_stop_token, unreadable, duplicate, other. Of
-  // check_data: those
-  // that docs/data.md lists.
+  // Of a data set: cut, no_trained_token, no_stop_token, unreadable, dropped, duplicate, other. Of
+  // check_data: those that docs/data.md lists.
   std::string kind;
   std::string file;
   int64_t line = 0;  // 0: the whole file

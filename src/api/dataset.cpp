@@ -22,6 +22,8 @@ const char* issue_kind_name(DataIssueKind kind) {
       return "no_stop_token";
     case DataIssueKind::kUnreadable:
       return "unreadable";
+    case DataIssueKind::kDropped:
+      return "dropped";
     case DataIssueKind::kOther:
       return "other";
   }

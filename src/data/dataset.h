@@ -94,6 +94,7 @@ enum class DataIssueKind : uint8_t {
   kNoTrainedToken,  // left out of the data set
   kNoStopToken,     // nothing that tells the model to stop is trained
   kUnreadable,      // left out of the data set, with skip_unreadable
+  kDropped,         // the chat template does not write what the row has
   kOther,
 };
 

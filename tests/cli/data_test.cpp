@@ -2,6 +2,8 @@
 // wick data on a data set with each defect planted once.
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "cli/data_rows.h"
 
 namespace wick::test {
@@ -244,6 +246,40 @@ TEST_F(Data, MembersThatAreNotReadAreNamed) {
       {"template_problem", "train.jsonl", 6}, {"mixed_formats", "train.jsonl", 4},
       {"mixed_formats", "train.jsonl", 5},    {"mixed_formats", "train.jsonl", 6}};
   EXPECT_EQ(findings_of(r), expected) << r.out;
+}
+
+// Not only by wick data: a flag that does nothing, or answers learned without their reasoning.
+TEST_F(Data, WhatTheTemplateLeavesOutIsNamedInTraining) {
+  const std::string plain = chat("a", "b") + "\n";
+  const std::string thought = messages({turn("user", "a"),
+                                        "{\"role\": \"assistant\", \"content\": \"b\", "
+                                        "\"reasoning_content\": \"since x\"}"}) +
+                              "\n";
+  const std::string system =
+      messages({turn("system", "be nice"), turn("user", "a"), turn("assistant", "b")}) + "\n";
+  auto train = [&](const std::string& rows, std::vector<std::string> more = {}) {
+    const std::string file = folder_.write("rows.jsonl", rows);
+    more.insert(more.begin(), {"train", "--model", model_, "--data", file, "--adapter-path",
+                               folder_.path("out"), "--iters", "1"});
+    const CliResult r = wick(more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::string said;
+    std::istringstream lines(r.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.find("the chat template") != std::string::npos)
+        said += line.substr(line.find("the chat template")) + "\n";
+    return said;
+  };
+  EXPECT_EQ(train(plain), "");
+  EXPECT_EQ(train(thought + thought),
+            "the chat template does not write an answer's reasoning_content, so it is not "
+            "learned\n");
+  EXPECT_EQ(train(system + system), "the chat template leaves system messages out\n");
+  EXPECT_EQ(train(plain, {"--system-prompt", "be nice"}),
+            "the chat template leaves system messages out, that of --system-prompt too\n");
+  const CliResult r = wick({"data", "--model", model_, "--data", folder_.path("rows.jsonl"),
+                            "--system-prompt", "be nice", "--json"});
+  EXPECT_EQ(findings_of(r), (std::set<Finding>{{"template_problem", "rows.jsonl", 0}})) << r.out;
 }
 
 // As chat APIs mark turns that are context and no example.
