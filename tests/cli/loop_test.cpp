@@ -304,6 +304,15 @@ TEST_F(Loop, ASweepThatEndsInNothingFails) {
   EXPECT_NE(r.err.find("seed: was 0, is now 5"), std::string::npos) << r.err;
 }
 
+// As mlx-lm's files say it; alpha is then another for each rank.
+TEST_F(Loop, ASweepOverRanksKeepsAScale) {
+  const std::string settings = folder_.write("run.yaml", "lora_parameters: {rank: 8, scale: 3}\n");
+  const CliResult r = train({"-c", settings, "--sweep", "rank=2,4", "--epochs", "1"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const auto& [folder, alpha] : {std::pair{"rank=2", 6.0}, {"rank=4", 12.0}})
+    EXPECT_EQ(read_json(out(folder) + "/adapter_config.json")["lora_alpha"], alpha) << folder;
+}
+
 // Rows learned by rote have a lower loss than held-out ones.
 TEST_F(Loop, ASweepRanksByHeldOutRowsFirst) {
   folder_.write("rote/train.jsonl", "{\"text\": \"aaaaaaaaaaaaaaaa\"}\n");

@@ -120,6 +120,21 @@ TEST(Usage, AKeyOfSettingsFilesIsNoFlag) {
                  {"unknown flag --lora-parameters", "a key of settings files", "--config"});
 }
 
+TEST(Usage, ASweepContradictsNoFlag) {
+  for (const auto& [axis, flag, value] : {std::tuple{"rank=4,8", "--rank", "16"},
+                                          {"lr=1e-4,1e-3", "--learning-rate", "1e-5"},
+                                          {"alpha=4,8", "--scale", "2"}})
+    expect_refused(wick({"train", "--data", WICK_SOURCE_DIR, "--sweep", axis, flag, value}), 2,
+                   "wick train", {std::string(flag) + " has no effect", "--sweep"});
+  expect_refused(wick({"train", "--data", WICK_SOURCE_DIR, "--sweep-data", "a", "b"}), 2,
+                 "wick train", {"--data has no effect", "--sweep-data"});
+  // Blanks where commas were meant.
+  const CliResult twice =
+      wick({"train", "--data", WICK_SOURCE_DIR, "--sweep", "lr=1e-4", "lr=1e-3"});
+  EXPECT_EQ(twice.code, 1);
+  EXPECT_NE(twice.err.find("lr is given twice"), std::string::npos) << twice.err;
+}
+
 TEST(Usage, ASweepHasNoTest) {
   for (const char* sweep : {"--sweep", "--sweep-data"})
     expect_refused(wick({"train", "--data", ".", sweep, "lr=1e-4,2e-4", "--train", "--test"}), 2,
