@@ -333,6 +333,10 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
     messages.push_back(
         "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");
   declare();
+  if (adapter && options.bias != "none" &&
+      std::none_of(adapter->wholes().begin(), adapter->wholes().end(),
+                   [](const WholeModule& w) { return w.kind == ModuleKind::kBias; }))
+    messages.push_back(cat("--bias ", options.bias, ": the model has no such biases to train"));
   look_at_folder();
   open_reference();
 }

@@ -247,12 +247,16 @@ TEST_F(Wrong, Data) {
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
-TEST_F(Wrong, AnAlphaOfNothingIsMentioned) {
-  std::vector<std::string> arguments = train(data_, out_);
-  for (const char* more : {"--alpha", "0"}) arguments.push_back(more);
-  const CliResult r = wick(arguments);
-  EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_NE((r.out + r.err).find("--alpha is 0"), std::string::npos) << r.out << r.err;
+TEST_F(Wrong, SettingsThatTrainNothingAreMentioned) {
+  for (const auto& [flag, value, said] :
+       {std::tuple{"--alpha", "0", "--alpha is 0"},
+        {"--bias", "all", "--bias all: the model has no such biases"}}) {
+    std::vector<std::string> arguments = train(data_, out_);
+    arguments.insert(arguments.end(), {flag, value});
+    const CliResult r = wick(arguments);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE((r.out + r.err).find(said), std::string::npos) << r.out << r.err;
+  }
 }
 
 TEST_F(Wrong, RowsOfCompletionsWantALabelForKto) {
