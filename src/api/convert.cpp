@@ -73,8 +73,8 @@ void keep_tied(Adapter& adapter, const std::vector<float>& params, const Model::
         adapter.leave_whole(module);
     }
     if (adapter.find(module) || adapter.find_whole(module))
-      fail(ErrorCode::kUnsupported, adapter_path, ": changes ", module, " by itself, and in ",
-           m.name(), " embedding and head are one tensor (tie_word_embeddings), so a merge would ",
+      fail(ErrorCode::kUnsupported, adapter_path, ": changes ", module, " alone, and in ", m.name(),
+           " embedding and head are one tensor (tie_word_embeddings), so a merge would ",
            "change both; run the adapter beside the model (--model and --adapter-path), or train ",
            "one without ", module, " in --targets and --modules-to-save");
   }

@@ -89,7 +89,7 @@ TEST_F(Merge, OneTableForTwoSaysWhatToDo) {
                   "--epochs", "1", "--targets", "q_proj,lm_head"})
                 .code,
             0);
-  expect_refused(merge(model_), {adapter_ + ": changes lm_head by itself", "tie_word_embeddings",
+  expect_refused(merge(model_), {adapter_ + ": changes lm_head alone", "tie_word_embeddings",
                                  "--adapter-path", "--modules-to-save"});
   EXPECT_FALSE(fs::exists(to_));
 }
