@@ -76,6 +76,9 @@ void check_options(const TrainOptions& o) {
                                 {"momentum", o.momentum},
                                 {"beta", o.beta}})
     if (!std::isfinite(x)) refuse(cat("--", name, " is ", x, ", wanted a number"));
+  if (o.warmup > 0 && o.warmup != std::floor(o.warmup))
+    refuse(cat("--warmup is ", o.warmup,
+               ", wanted a whole number of updates; left out, it is 3 % of them"));
   for (const auto& [name, n, least] : {std::tuple{"steps-per-report", o.steps_per_report, 1},
                                        {"steps-per-eval", o.steps_per_eval, 0},
                                        {"save-every", o.save_every, 1},

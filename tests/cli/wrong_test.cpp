@@ -377,6 +377,9 @@ TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
   words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});
   expect_failed(wick(words), {"--grad-accumulation-steps", "wanted 1 to 1,000,000,000"});
   words = train(data_, out_);
+  words.insert(words.end(), {"--warmup", "0.1"});
+  expect_failed(wick(words), {"--warmup is 0.1, wanted a whole number of updates"});
+  words = train(data_, out_);
   words.insert(words.end(), {"--eps", "0"});
   expect_failed(wick(words), {"--eps is 0, wanted 1e-30 to 10"});
   expect_failed(wick({"plan", "--shape", "qwen2.5-0.5b", "--batch-size", "100000"}),
