@@ -459,6 +459,10 @@ void Args::unknown_flag(const std::string& word) const {
   std::vector<std::string> verbs = other_verbs ? other_verbs(bare) : std::vector<std::string>();
   if (!verbs.empty())
     misuse("unknown flag ", name, "; it belongs to wick ", joined(verbs, ", wick "));
+  if (std::string here = name_here(key); !here.empty()) {
+    std::replace(here.begin(), here.end(), '_', '-');
+    near = "--" + here;
+  }
   if (!near.empty()) misuse("unknown flag ", name, "; did you mean ", near, "?");
   misuse("unknown flag ", name, "; see wick ", verb_, " --help");
 }

@@ -115,6 +115,22 @@ TEST(Usage, FlagsWithoutEffect) {
     refused({"--optimizer", "lion", flag}, {"nesterov", "lion", "sgd, muon"});
 }
 
+// What transformers and PEFT call it, and what is near to it by its letters alone.
+TEST(Usage, WordsOfOtherTrainers) {
+  TempFolder folder;
+  for (const auto& [theirs, ours] : {std::pair{"max_steps", "iters"},
+                                     {"eval_steps", "steps_per_eval"},
+                                     {"warmup_ratio", "warmup"},
+                                     {"lora_r", "rank"},
+                                     {"output_dir", "adapter_path"}}) {
+    const std::string file = folder.write("k.yaml", std::string(theirs) + ": 1\n");
+    expect_refused(wick({"train", "--data", ".", "-c", file}), 2, "wick train",
+                   {cat("did you mean ", ours, "?")});
+  }
+  expect_refused(wick({"train", "--data", ".", "--save-steps", "1"}), 2, "wick train",
+                 {"did you mean --save-every?"});
+}
+
 TEST(Usage, AKeyOfSettingsFilesIsNoFlag) {
   expect_refused(wick({"train", "--data", ".", "--lora-parameters", "x"}), 2, "wick train",
                  {"unknown flag --lora-parameters", "a key of settings files", "--config"});
