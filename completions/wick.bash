@@ -57,14 +57,14 @@ _wick() {
         --max-seq-length|--prompt-feature|--completion-feature|--text-feature|--chat-feature|--max-rows|--limit|--compare|--batch-size|-m|--max-tokens|--seed|--system-prompt|--chat-template-config|--date|--device|--threads|--cpu-isa|--cuda-arch) return ;;
       esac ;;
     merge)
-      flags="-h --help --version -c --config --model --adapter-path --save-path --save-dtype --reversible --unmerge --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --adapter-path --save-path --save-dtype --reversible --overwrite --unmerge --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         --save-dtype) COMPREPLY=($(compgen -W "f32 bf16 f16" -- "$cur")); return ;;
         -c|--config|--model|--adapter-path|--save-path) _wick_files; return ;;
         --device|--threads|--cpu-isa|--cuda-arch) return ;;
       esac ;;
     convert)
-      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --overwrite --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;

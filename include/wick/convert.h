@@ -15,6 +15,9 @@ struct MergeOptions {
   std::string save_path = {};   // must not be the model's own folder
   std::string save_dtype = {};  // "": as the model's; f32, bf16, f16
   bool reversible = false;      // also write what --unmerge needs without the base
+  // Replace the model or adapter that save_path has. What a merge into the same base left there is
+  // replaced without it.
+  bool overwrite = false;
   // Asked between tensors; true: kCancelled is thrown, and what was written goes again.
   std::function<bool()> should_stop = {};
 };
@@ -31,7 +34,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options);
 // Restores the base of a merged folder to the bit into save_path: from the base that the folder
 // records, or from the differences that a reversible merge stored.
 MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path,
-                            const std::function<bool()>& should_stop = {});
+                            const std::function<bool()>& should_stop = {}, bool overwrite = false);
 
 struct ConvertOptions {
   std::string model = {};       // as ModelOptions::model
@@ -40,6 +43,7 @@ struct ConvertOptions {
   int64_t group_size = 32;      // 32, 64, 128
   std::string save_dtype = {};  // of a result without codes: f32, bf16, f16; "": as the model's,
                                 // bf16 for what was quantised
+  bool overwrite = false;       // replace the model or adapter that save_path has
   std::function<bool()> should_stop = {};  // as MergeOptions'
 };
 

@@ -29,7 +29,8 @@ struct DatasetOptions {
   std::string system_prompt = {};         // for conversations that have none
   std::string chat_template_config = {};  // JSON object of template variables
   std::string date = {};                  // "2026-01-02": the template's today; "": today
-  bool skip_unreadable = false;  // rows that cannot be used are named in issues(), not thrown
+  bool skip_unreadable = false;     // rows that cannot be used are named in issues(), not thrown
+  bool files_as_any_split = false;  // also of several data sets, as one file alone is
   std::string prompt_feature = "prompt", completion_feature = "completion", text_feature = "text",
               chat_feature = "messages";
 };
@@ -49,9 +50,8 @@ struct DatasetRow {
 };
 
 struct DatasetIssue {
-  // Of a data set: cut, no_trained_token, no_stop_token, unreadable, duplicate, other. Of
-  // check_data: those
-  // that docs/data.md lists.
+  // Of a data set: cut, no_trained_token, no_stop_token, unreadable, dropped, duplicate, other. Of
+  // check_data: those that docs/data.md lists.
   std::string kind;
   std::string file;
   int64_t line = 0;  // 0: the whole file

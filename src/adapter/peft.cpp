@@ -39,10 +39,9 @@ void refuse_unsupported(const Json& config, const std::string& where) {
     fail(ErrorCode::kUnsupported, where,
          ": fan_in_fan_out is true; no model wick runs has such "
          "weights");
-  for (const char* key :
-       {"lora_bias", "use_qalora", "use_bdlora", "layer_replication", "target_parameters",
-        "alora_invocation_tokens", "arrow_config", "kasa_config", "velora_config",
-        "monteclora_config", "megatron_config", "ensure_weight_tying"}) {
+  for (const char* key : {"lora_bias", "use_qalora", "use_bdlora", "layer_replication",
+                          "target_parameters", "alora_invocation_tokens", "arrow_config",
+                          "kasa_config", "velora_config", "monteclora_config", "megatron_config"}) {
     const Json* value = find_member(config, key);
     const bool absent = !value || value->is_null() ||
                         (value->is_boolean() && !value->get<bool>()) ||
@@ -50,6 +49,22 @@ void refuse_unsupported(const Json& config, const std::string& where) {
     if (!absent)
       fail(ErrorCode::kUnsupported, where, ": ", key, " is ", value->dump(),
            "; wick does not run such adapters");
+  }
+}
+
+// Of a tied table PEFT then has one adapter for both of its uses, and wick one for each. Token rows
+// are both's in any case.
+void refuse_tied_adapters(const Json& config, const Adapter& adapter,
+                          std::span<const LinearInfo> linears, const std::string& where) {
+  if (!get_bool(config, "ensure_weight_tying", where, false)) return;
+  for (const LinearInfo& head : linears) {
+    if (!head.tied) continue;
+    for (const LinearInfo& l : linears)
+      if ((l.kind == ModuleKind::kEmbedding || l.tied) &&
+          (adapter.find(l.module) || adapter.find_whole(l.module)))
+        fail(ErrorCode::kUnsupported, where, ": ensure_weight_tying is true, and the adapter has ",
+             l.module, ", whose table the model has for embedding and head at once; wick does not ",
+             "run one adapter on both: train without ensure_weight_tying, or without ", l.module);
   }
 }
 
@@ -303,6 +318,7 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
     if (!adapter.find(module))
       fail(ErrorCode::kInvalidArgument, file_name, ": adapts ", module,
            ", which this model does not have; is the adapter for another model?");
+  refuse_tied_adapters(config, adapter, linears, where);
   o.trainable_token_indices = read_tokens(config, where);
   if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",

@@ -60,7 +60,8 @@ bool touches(const Adapter& adapter, const std::string& tensor) {
 
 // A tied folder has one table for embedding and head, which an adapter of one of them would part:
 // refused. A copy that PEFT wrote beside the adapter and nothing has changed is left out of it.
-void keep_tied(Adapter& adapter, const std::vector<float>& params, const Model::Impl& m) {
+void keep_tied(Adapter& adapter, const std::vector<float>& params, const Model::Impl& m,
+               const std::string& adapter_path) {
   if (!m.config.tied) return;
   std::optional<std::vector<float>> table;
   for (const char* module : {"model.embed_tokens", "lm_head"}) {
@@ -72,14 +73,29 @@ void keep_tied(Adapter& adapter, const std::vector<float>& params, const Model::
         adapter.leave_whole(module);
     }
     if (adapter.find(module) || adapter.find_whole(module))
-      fail(ErrorCode::kUnsupported, m.name(), ": embedding and head are one tensor there, and the ",
-           "adapter changes ", module, " alone; run it beside the model instead");
+      fail(ErrorCode::kUnsupported, adapter_path, ": changes ", module, " alone, and in ", m.name(),
+           " embedding and head are one tensor (tie_word_embeddings), so a merge would ",
+           "change both; run the adapter beside the model (--model and --adapter-path), or train ",
+           "one without ", module, " in --targets and --modules-to-save");
   }
 }
 
-void copy_other_files(const fs::path& from, const fs::path& to) {
-  copy_model_files(from, to);
-  for (const char* own : {kMergeRecord, kDifferences}) fs::remove(to / own);
+void remove_record(const fs::path& folder) {
+  for (const char* own : {kMergeRecord, kDifferences}) fs::remove(folder / own);
+}
+
+std::string base_path(const Model::Impl& m) {
+  return m.folder.folder.empty() ? "" : fs::absolute(m.folder.folder).string();
+}
+
+// Whether the folder is what an earlier merge into the same base has written: then another one
+// takes its place, as a run's result does that of the run before.
+bool is_merge_of(const fs::path& folder, const Model::Impl& m) {
+  std::error_code error;
+  if (!fs::exists(folder / kMergeRecord, error)) return false;
+  const Json record = read_json(folder / kMergeRecord);
+  const Json* base = find_member(record, "base");
+  return base && base->is_string() && base->get<std::string>() == base_path(m);
 }
 
 std::optional<DType> save_dtype_of(const MergeOptions& options) {
@@ -159,7 +175,7 @@ size_t write_record(const Adapter& adapter, const Model::Impl& m, const MergeOpt
   }
   if (writer) writer->commit();
   Json record;
-  record["base"] = m.folder.folder.empty() ? "" : fs::absolute(m.folder.folder).string();
+  record["base"] = base_path(m);
   record["adapter"] = options.adapter_path;
   record["base_tensors"] = tensors;
   write_file(out / kMergeRecord, dump_json(record, 2) + "\n");
@@ -176,6 +192,18 @@ void refuse_in_place(const fs::path& from, const char* whose, const fs::path& to
          " own folder; name another");
 }
 
+void refuse_replacing(const fs::path& to, bool overwrite) {
+  if (overwrite) return;
+  const std::vector<fs::path> model = files_of_model(to), adapter = files_of_adapter(to);
+  if (model.empty() && adapter.empty()) return;
+  const bool whole = std::find(model.begin(), model.end(), "config.json") != model.end();
+  fail(ErrorCode::kInvalidArgument, "--save-path ", to.string(), " has ",
+       whole           ? "a model (config.json)"
+       : model.empty() ? cat("an adapter (", adapter.front().string(), ")")
+                       : model.front().string(),
+       " already; name another folder, or say --overwrite to replace what is there");
+}
+
 MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   const EngineTurn turn(engine);
   if (options.adapter_path.empty())
@@ -187,19 +215,26 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   const Model::Impl& m = model.impl();
   const fs::path out = options.save_path;
   refuse_in_place(m.folder.folder, "the model's", out);
-  refuse_in_place(options.adapter_path, "the adapter's", out);
+  // An adapter may be named by its file.
+  const fs::path adapter_path = options.adapter_path;
+  refuse_in_place(
+      fs::is_directory(adapter_path) ? adapter_path : fs::absolute(adapter_path).parent_path(),
+      "the adapter's", out);
+  refuse_replacing(out, options.overwrite || is_merge_of(out, m));
   refuse_codes(m);
   std::vector<float> params;
   Adapter adapter = Adapter::load(options.adapter_path, adaptable_linears(m.config), params);
 
   ThreadPool pool(engine.device().threads);
   start_adapter(adapter, m.config, *m.weights, false, params, host_threads(m.backend()));
-  keep_tied(adapter, params, m);
+  keep_tied(adapter, params, m, options.adapter_path);
   NewFolder folder(out);
   const SavedWeights saved = save_weights(
       out, m.config, *m.weights, save_dtype,
       [&](const WeightSpec& spec) { return merged_values(adapter, params, m, spec, pool); },
       options.should_stop);
+  remove_record(out);
+  remove_replaced(out);
   MergeResult result;
   result.path = out.string();
   result.tensors = saved.tensors;
@@ -212,9 +247,10 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
 }
 
 MergeResult unmerge_adapter(const std::string& merged_path, const std::string& save_path,
-                            const std::function<bool()>& should_stop) {
+                            const std::function<bool()>& should_stop, bool overwrite) {
   const fs::path from = merged_path, to = save_path;
   refuse_in_place(from, "the merged model's", to);
+  refuse_replacing(to, overwrite);
   if (!fs::exists(from / kMergeRecord))
     fail(ErrorCode::kNotFound, merged_path, ": has no ", kMergeRecord,
          "; it was not made by wick merge");
@@ -288,7 +324,9 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
     writer.write(name, bytes);
   }
   writer.commit();
-  copy_other_files(from, to);
+  remove_record(to);
+  remove_replaced(to);
+  copy_model_files(from, to);
   folder.keep();
   result.path = to.string();
   return result;

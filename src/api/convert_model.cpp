@@ -32,6 +32,7 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
   Model model = Model::load(engine, model_options);
   const Model::Impl& m = model.impl();
   refuse_in_place(m.folder.folder, "the model's", options.save_path);
+  refuse_replacing(options.save_path, options.overwrite);
   if (options.quantize != 0) {
     const std::vector<WeightSpec> specs = weight_specs(m.config);
     if (std::none_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
@@ -44,6 +45,7 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
   NewFolder folder(options.save_path);
   SavedWeights saved =
       save_weights(options.save_path, m.config, *m.weights, type, {}, options.should_stop);
+  remove_replaced(options.save_path);
   write_model_files(m, options.save_path, quantization);
   folder.keep();
   return {options.save_path, saved.tensors, saved.quantized, saved.bytes};

@@ -22,6 +22,8 @@ const char* issue_kind_name(DataIssueKind kind) {
       return "no_stop_token";
     case DataIssueKind::kUnreadable:
       return "unreadable";
+    case DataIssueKind::kDropped:
+      return "dropped";
     case DataIssueKind::kOther:
       return "other";
   }
@@ -41,6 +43,7 @@ DataOptions data_options(const DatasetOptions& options) {
   d.prompt_key = options.prompt_feature;
   d.completion_key = options.completion_feature;
   d.skip_unreadable = options.skip_unreadable;
+  d.files_as_any_split = options.files_as_any_split;
   d.text_key = options.text_feature;
   d.messages_key = options.chat_feature;
   return d;

@@ -111,6 +111,10 @@ void write_model_files(const Model::Impl& model, const std::filesystem::path& fo
 void refuse_in_place(const std::filesystem::path& from, const char* whose,
                      const std::filesystem::path& to);
 
+// Throws: kInvalidArgument where `to` has files of a model or an adapter and `overwrite` is not
+// said.
+void refuse_replacing(const std::filesystem::path& to, bool overwrite);
+
 // report.html: curves, settings, samples; no network.
 void write_report(const std::filesystem::path& path, const TrainOptions& options,
                   const ModelInfo& model, const DeviceReport& device, const Forecast& forecast,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "api/trainer_impl.h"
 #include "api/watch.h"
@@ -240,14 +241,26 @@ SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> resu
     result.seconds = std::max(result.seconds, entry.result.seconds);
     result.entries.push_back(std::move(entry));
   }
+  // A loss in training is no measure beside held-out ones: it is lower for who has learned by rote.
   auto measure = [](const SweepEntry& e) {
-    if (!e.error.empty() || e.result.steps == 0) return std::numeric_limits<double>::infinity();
-    const double loss = e.result.evals.empty() ? e.result.final_loss : e.result.valid_loss;
-    return std::isfinite(loss) ? loss : std::numeric_limits<double>::max();
+    const bool held_out = !e.result.evals.empty();
+    const double loss = held_out ? e.result.valid_loss : e.result.final_loss;
+    const bool failed = !e.error.empty() || e.result.steps == 0;
+    return std::tuple(failed, !held_out, !std::isfinite(loss), std::isfinite(loss) ? loss : 0.0);
   };
   std::stable_sort(
       result.entries.begin(), result.entries.end(),
       [&](const SweepEntry& a, const SweepEntry& b) { return measure(a) < measure(b); });
+  const auto finished =
+      std::count_if(result.entries.begin(), result.entries.end(),
+                    [&](const SweepEntry& e) { return !std::get<0>(measure(e)); });
+  const auto unmeasured = std::count_if(
+      result.entries.begin(), result.entries.end(),
+      [&](const SweepEntry& e) { return !std::get<0>(measure(e)) && std::get<1>(measure(e)); });
+  if (unmeasured > 0 && unmeasured < finished && callbacks.on_message)
+    callbacks.on_message(cat(unmeasured, unmeasured == 1 ? " adapter has" : " adapters have",
+                             " no held-out rows: ranked behind those that have, by the last loss "
+                             "in training"));
   result.peak_bytes = peak_memory_bytes();
   return result;
 }

@@ -101,11 +101,15 @@ std::vector<SweepAdapter> expand_sweep(const TrainOptions& base,
       o.data_sources.clear();
     });
   }
+  std::set<std::string> keys;
   for (const std::string& axis : axes) {
     const size_t at = axis.find('=');
     if (at == std::string::npos || at == 0 || at + 1 == axis.size())
       fail(ErrorCode::kInvalidArgument, "--sweep ", axis, ": wanted key=value,value");
     const std::string key = axis.substr(0, at);
+    if (!keys.insert(key == "learning_rate" ? "lr" : key).second)
+      fail(ErrorCode::kInvalidArgument, "--sweep ", axis, ": ", key,
+           " is given twice; its values stand behind one ", key, "=, with commas between them");
     const std::vector<std::string> values = split(axis.substr(at + 1), ',');
     std::vector<std::string> labels;
     for (const std::string& value : values) labels.push_back(cat(key, "=", value));

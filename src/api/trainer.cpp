@@ -76,6 +76,9 @@ void check_options(const TrainOptions& o) {
                                 {"momentum", o.momentum},
                                 {"beta", o.beta}})
     if (!std::isfinite(x)) refuse(cat("--", name, " is ", x, ", wanted a number"));
+  if (o.warmup > 0 && o.warmup != std::floor(o.warmup))
+    refuse(cat("--warmup is ", o.warmup,
+               ", wanted a whole number of updates; left out, it is 3 % of them"));
   for (const auto& [name, n, least] : {std::tuple{"steps-per-report", o.steps_per_report, 1},
                                        {"steps-per-eval", o.steps_per_eval, 0},
                                        {"save-every", o.save_every, 1},
@@ -288,6 +291,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   make_folder(folder);
   if (adapter) {
     adapter->save(folder, params, base_name(m));
+    if (replaces_model && folder == options.adapter_path) remove_model(folder);
     return;
   }
   std::optional<DType> dtype;
@@ -332,28 +336,12 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
     messages.push_back(
         "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");
   declare();
+  if (adapter && options.bias != "none" &&
+      std::none_of(adapter->wholes().begin(), adapter->wholes().end(),
+                   [](const WholeModule& w) { return w.kind == ModuleKind::kBias; }))
+    messages.push_back(cat("--bias ", options.bias, ": the model has no such biases to train"));
+  look_at_folder();
   open_reference();
-}
-
-// Found out now rather than after an hour.
-RunFolder Trainer::Impl::check_folder() const {
-  if (options.data.empty())
-    fail(ErrorCode::kInvalidArgument,
-         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
-  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
-    fail(ErrorCode::kNotFound, options.adapter_path,
-         ": no such folder to resume from; leave --resume out to start from the beginning");
-  std::error_code none;
-  if (!adapter && std::filesystem::equivalent(model->info().path, options.adapter_path, none))
-    fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
-         " is the model's own folder, which would be overwritten; name another");
-  NewFolder folder(options.adapter_path);
-  folder.keep();
-  FolderLock lock(options.adapter_path);
-  check_disk();
-  write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
-  std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
-  return {std::move(folder), std::move(lock)};
 }
 
 std::vector<Trainer::Impl*> Trainer::Impl::runs() {

@@ -78,7 +78,9 @@ void Trainer::Impl::load_data() {
     constexpr size_t kNamed = 5;
     const std::vector<DataIssue>& issues = set->issues();
     for (size_t i = 0; i < std::min(issues.size(), kNamed); ++i)
-      messages.push_back(issues[i].str());
+      // What is about a folder is found with each of its splits.
+      if (std::find(messages.begin(), messages.end(), issues[i].str()) == messages.end())
+        messages.push_back(issues[i].str());
     if (issues.size() > kNamed)
       messages.push_back(cat(set->file(), ": ", issues.size() - kNamed,
                              " more rows like that; wick data shows them all"));

@@ -112,4 +112,65 @@ void Trainer::Impl::check_disk() const {
        "; free some space, or name a folder on another disk");
 }
 
+namespace {
+
+bool has_model(const fs::path& folder) {
+  const std::vector<fs::path> files = files_of_model(folder);
+  return std::find(files.begin(), files.end(), "config.json") != files.end();
+}
+
+bool was_full_training(const fs::path& folder) {
+  try {
+    const std::optional<Json> run = load_checkpoint_run(folder);
+    return run && get_string(*run, "fine_tune_type", folder.string(), "") == "full";
+  } catch (const Error&) {
+    return false;  // a damaged one hinders a resume only
+  }
+}
+
+}  // namespace
+
+// A full training leaves a model, one of adapters an adapter: whoever loads a folder with both of
+// them takes one or the other. What an earlier run left is replaced, what others put there stays.
+void Trainer::Impl::look_at_folder() {
+  const std::string& folder = options.adapter_path;
+  if (!has_model(folder)) return;
+  std::error_code none;
+  for (const std::string& read : {model->info().path, options.reference, options.teacher})
+    if (fs::equivalent(read, folder, none)) return;
+  replaces_model = was_full_training(folder);
+  if (!adapter) return;
+  messages.push_back(
+      replaces_model
+          ? cat(folder, " has the model that a full training left there; the adapter ",
+                "takes its place when it is saved")
+          : cat(folder, " has a model (config.json), which stays beside the adapter: ", "--model ",
+                folder, " runs it without"));
+}
+
+// Found out now rather than after an hour.
+RunFolder Trainer::Impl::check_folder() const {
+  if (options.data.empty())
+    fail(ErrorCode::kInvalidArgument,
+         "--data is missing: a folder with train.jsonl, or a JSON-lines file");
+  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
+    fail(ErrorCode::kNotFound, options.adapter_path,
+         ": no such folder to resume from; leave --resume out to start from the beginning");
+  std::error_code none;
+  if (!adapter && std::filesystem::equivalent(model->info().path, options.adapter_path, none))
+    fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
+         " is the model's own folder, which would be overwritten; name another");
+  if (!adapter && !replaces_model && has_model(options.adapter_path))
+    fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
+         " has a model that no full training has left there, and it would be overwritten; name "
+         "another folder");
+  NewFolder folder(options.adapter_path);
+  folder.keep();
+  FolderLock lock(options.adapter_path);
+  check_disk();
+  write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
+  std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
+  return {std::move(folder), std::move(lock)};
+}
+
 }  // namespace wick

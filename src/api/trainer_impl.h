@@ -72,11 +72,13 @@ struct Trainer::Impl {
   bool started = false;               // the step is compiled and has the start values
   bool has_run = false;               // … which updates have changed
   std::vector<std::string> messages;  // for on_message, before the first step
+  bool replaces_model = false;        // that an earlier full training left in the run's folder
 
   // Checks the options, reads the rows, declares what is trained.
   void prepare(Model& on, const TrainOptions& wanted);
-  RunFolder check_folder() const;
   // trainer_disk.cpp
+  void look_at_folder();
+  RunFolder check_folder() const;
   int64_t result_bytes(const std::string& save_dtype) const;
   DiskNeed disk_need(const TrainOptions& o) const;
   // By this run and the others.

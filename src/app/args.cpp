@@ -452,9 +452,17 @@ void Args::unknown_flag(const std::string& word) const {
   }
   std::string near = name.starts_with("--") ? nearest_name(name, known) : "";
   std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  std::string key = bare;
+  std::replace(key.begin(), key.end(), '-', '_');
+  if (config_keys_.contains(key))
+    misuse("unknown flag ", name, "; ", key, " is a key of settings files: give --config FILE");
   std::vector<std::string> verbs = other_verbs ? other_verbs(bare) : std::vector<std::string>();
   if (!verbs.empty())
     misuse("unknown flag ", name, "; it belongs to wick ", joined(verbs, ", wick "));
+  if (std::string here = name_here(key); !here.empty()) {
+    std::replace(here.begin(), here.end(), '_', '-');
+    near = "--" + here;
+  }
   if (!near.empty()) misuse("unknown flag ", name, "; did you mean ", near, "?");
   misuse("unknown flag ", name, "; see wick ", verb_, " --help");
 }

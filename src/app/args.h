@@ -148,6 +148,8 @@ class Args {
   void apply(Option& option, const std::vector<std::string>& texts);
   void read_config(const std::string& file);
   [[noreturn]] void unknown_flag(const std::string& word) const;
+  // What other trainers' word for a setting is called here, as a key; "" for one that is unknown.
+  std::string name_here(const std::string& key) const;
   [[noreturn]] void unknown_key(const std::string& key, const std::string& where) const;
 
   std::string verb_, group_;

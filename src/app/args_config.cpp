@@ -79,13 +79,44 @@ void Args::read_config(const std::string& file) {
   notes_.push_back(note);
 }
 
+std::string Args::name_here(const std::string& key) const {
+  // Words of the trainers of transformers, TRL and PEFT that are not near to wick's own.
+  static const std::map<std::string_view, std::string_view> kElsewhere = {
+      {"bf16", "dtype"},
+      {"eval_steps", "steps_per_eval"},
+      {"gradient_checkpointing", "grad_checkpoint"},
+      {"load_in_4bit", "quantize"},
+      {"load_in_8bit", "quantize"},
+      {"logging_steps", "steps_per_report"},
+      {"lora_r", "rank"},
+      {"lr", "learning_rate"},
+      {"max_grad_norm", "grad_clip"},
+      {"max_length", "max_seq_length"},
+      {"max_steps", "iters"},
+      {"num_epochs", "epochs"},
+      {"num_train_epochs", "epochs"},
+      {"optim", "optimizer"},
+      {"output_dir", "adapter_path"},
+      {"per_device_train_batch_size", "batch_size"},
+      {"resume_from_checkpoint", "resume"},
+      {"save_steps", "save_every"},
+      {"train_file", "data"},
+      {"warmup_ratio", "warmup"},
+      {"warmup_steps", "warmup"}};
+  const auto found = kElsewhere.find(key);
+  if (found == kElsewhere.end()) return {};
+  const std::string name(found->second);
+  return find(as_name(name)) ? name : "";
+}
+
 void Args::unknown_key(const std::string& key, const std::string& where) const {
   std::vector<std::string> known;
   for (const auto& option : options_)
     if (option.refusal.empty())
       for (const auto& name : option.names) known.push_back(as_key(name));
   for (const auto& [name, read] : config_keys_) known.push_back(name);
-  std::string near = nearest_name(key, known);
+  std::string near = name_here(key);
+  if (near.empty()) near = nearest_name(key, known);
   throw UsageError(
       cat(where, " is not a setting of wick ", verb_,
           near.empty() ? "; see wick " + verb_ + " --help" : "; did you mean " + near + "?"));

@@ -68,6 +68,8 @@ std::function<int()> declare_convert(Args& args) {
   args.text("--save-dtype", flags->convert.save_dtype, "TYPE", "Type of plain weights.")
       .one_of({"f32", "bf16", "f16"})
       .shown("the model's; bf16 for what was quantised");
+  args.flag("--overwrite", flags->convert.overwrite,
+            "Replace the model or adapter that --save-path has.");
   add_device_flags(args, flags->device);
   add_output_flags(args, flags->output);
   return [flags, &args] { return run(args, *flags); };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "app/finite.h"
@@ -28,6 +29,17 @@ struct Flags {
 };
 
 constexpr size_t kIssuesShown = 5;
+
+std::vector<DataSource> unweighted_sources(const Args& args, const DataFlags& data) {
+  std::vector<DataSource> sources = data.sources(args);
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (sources[i].path != data.data[i])
+      throw UsageError(cat("--data ", data.data[i],
+                           ": a weight is for epochs of training, and each "
+                           "row is evaluated once; leave ",
+                           data.data[i].substr(sources[i].path.size()), " out"));
+  return sources;
+}
 
 std::string choose_split(const Flags& flags, const std::vector<DataSource>& sources) {
   if (!flags.split.empty()) return flags.split;
@@ -199,14 +211,19 @@ class Evaluation {
   Evaluation(const Args& args, const Flags& flags, Output& out)
       : flags_(flags),
         out_(out),
-        sources_(flags.data.sources(args)),
+        sources_(unweighted_sources(args, flags.data)),
         engine_(flags.device.options()),
         model_(Model::load(engine_, flags.model.options())) {
     options_ = flags.data.options;
     options_.system_prompt = flags.chat.system_prompt;
     options_.chat_template_config = flags.chat.chat_template_config;
     options_.date = flags.chat.date;
+    options_.files_as_any_split = true;
     split_ = choose_split(flags, sources_);
+    for (const DataSource& s : sources_)
+      if (sources_.size() > 1 && std::filesystem::is_directory(s.path) &&
+          !Dataset::has_split(s.path, split_))
+        out.say(cat(s.path, ": has no ", split_, " file and is left out"));
     choices_ = has_choices(sources_, split_);
     if (!choices_) load();
   }
@@ -388,7 +405,7 @@ std::function<int()> declare_eval(Args& args) {
       {"wick eval --data data --compare base out", "is the adapter better than the model alone?"},
       {"wick eval --data data --adapter-path out --per-example --json", "every row, for a program"},
   };
-  add_data_flags(args, flags->data);
+  add_data_flags(args, flags->data, /*weighted=*/false);
   args.text("--split", flags->split, "NAME", "train, valid or test.")
       .one_of({"train", "valid", "test"})
       .shown("test, else valid");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "app/format.h"
 #include "app/generation_view.h"
@@ -27,8 +29,26 @@ struct Flags {
 // A prompt as the model reads it.
 struct Prepared {
   std::string text;
-  bool add_special = true;  // a template writes its own special tokens
+  bool add_special = true;   // a template writes its own special tokens
+  bool lost_system = false;  // the template did not write --system-prompt
 };
+
+// As rows are trained: a developer's message is one, wherever it stands.
+bool has_system_message(const Json& messages) {
+  return std::any_of(messages.begin(), messages.end(), [](const Json& message) {
+    const Json* role = find_member(message, "role");
+    return role && (*role == "system" || *role == "developer");
+  });
+}
+
+// Templates often cut the white space around a message.
+bool has_words(const std::string& text, const std::string& message) {
+  constexpr const char* kWhiteSpace = " \t\r\n";
+  const size_t begin = message.find_first_not_of(kWhiteSpace);
+  return begin == std::string::npos ||
+         text.find(message.substr(begin, message.find_last_not_of(kWhiteSpace) + 1 - begin)) !=
+             std::string::npos;
+}
 
 Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {
   Prepared result;
@@ -41,9 +61,8 @@ Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {
     Json messages = prompt.kind == Prompt::Kind::kMessages
                         ? prompt.messages
                         : Json::array({{{"role", "user"}, {"content", prompt.text}}});
-    bool has_system = !messages.empty() && find_member(messages[0], "role") &&
-                      *find_member(messages[0], "role") == "system";
-    if (!flags.chat.system_prompt.empty() && !has_system)
+    const bool adds_system = !flags.chat.system_prompt.empty() && !has_system_message(messages);
+    if (adds_system)
       messages.insert(messages.begin(),
                       Json{{"role", "system"}, {"content", flags.chat.system_prompt}});
     ChatOptions options;
@@ -51,14 +70,22 @@ Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {
     options.date = flags.chat.date;
     if (prompt.tools.is_array()) options.tools_json = dump_json(prompt.tools);
     result.text = model.render_chat_json(dump_json(messages), options);
+    result.lost_system = adds_system && !has_words(result.text, flags.chat.system_prompt);
     result.add_special = false;
   } else {
     if (!flags.chat.system_prompt.empty())
       throw UsageError("--system-prompt needs a chat template, and none is in use");
+    if (!flags.chat.chat_template_config.empty())
+      throw UsageError("--chat-template-config needs a chat template, and none is in use");
     result.text = prompt.text;
   }
   result.text += flags.prefill;
   return result;
+}
+
+void warn_of(const Prepared& prepared, const Output& out) {
+  if (prepared.lost_system && !out.quiet())
+    std::fputs("warning: the chat template leaves --system-prompt out\n", stderr);
 }
 
 int run_one(Model& model, const Flags& flags, const GenerateOptions& options, Output& out) {
@@ -79,6 +106,7 @@ int run_one(Model& model, const Flags& flags, const GenerateOptions& options, Ou
     }
   }
   Prepared prepared = prepare(model, flags, prompt);
+  warn_of(prepared, out);
   Generator generator(model);
   StopSignal stop;
   GenerateOptions heard = options;
@@ -124,8 +152,10 @@ int run_many(Model& model, const Flags& flags, const GenerateOptions& options, O
   std::vector<std::string> texts[2];
   std::vector<size_t> places[2];
   Generator generator(model);
+  bool warned = false;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Prepared prepared = prepare_checked(model, generator, flags, prompts[i]);
+    if (!std::exchange(warned, warned || prepared.lost_system)) warn_of(prepared, out);
     texts[prepared.add_special].push_back(std::move(prepared.text));
     places[prepared.add_special].push_back(i);
   }

@@ -20,8 +20,9 @@ struct Flags {
 int run(const Args& args, const Flags& flags) {
   if (flags.unmerge) {
     args.require({"model"});
-    if (args.given("adapter-path") || flags.merge.reversible)
-      throw UsageError("--unmerge takes --model (the merged folder) and --save-path only");
+    if (args.given("adapter-path") || args.given("save-dtype") || flags.merge.reversible)
+      throw UsageError(
+          "--unmerge takes --model (the merged folder), --save-path and --overwrite only");
   } else {
     args.require({"adapter-path"});
   }
@@ -32,7 +33,7 @@ int run(const Args& args, const Flags& flags) {
   MergeOptions options = flags.merge;
   options.should_stop = [&] { return stop.asked(); };
   if (flags.unmerge) {
-    r = unmerge_adapter(options.model, options.save_path, options.should_stop);
+    r = unmerge_adapter(options.model, options.save_path, options.should_stop, options.overwrite);
   } else {
     Engine engine(flags.device.options());
     r = merge_adapter(engine, options);
@@ -78,6 +79,9 @@ std::function<int()> declare_merge(Args& args) {
       .shown("the model's");
   args.flag("--reversible", flags->merge.reversible,
             "Also keep the difference to the base, for --unmerge.");
+  args.flag("--overwrite", flags->merge.overwrite,
+            "Replace the model or adapter that --save-path has; not needed for what an earlier "
+            "merge into the same base left there.");
   args.flag("--unmerge", flags->unmerge, "Restore the base of a merged folder.");
   add_device_flags(args, flags->device);
   add_output_flags(args, flags->output);

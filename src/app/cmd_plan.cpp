@@ -27,7 +27,7 @@ int run(const Args& args, const Flags& flags) {
     forecast = flags.tries ? trainer.rehearse() : trainer.forecast();
     if (flags.print) plan = trainer.plan();
   } else {
-    Sweep sweep(model, expand_sweep(options, flags.train.sweep, flags.train.sweep_data));
+    Sweep sweep(model, flags.train.sweep_adapters(args, options));
     forecast = flags.tries ? sweep.rehearse() : sweep.forecast();
     if (flags.print) plan = sweep.plan();
   }

@@ -74,10 +74,12 @@ int run(const Args& args, const Flags& flags) {
     fail(ErrorCode::kNotFound, "--test: ", options.data, " has no test.jsonl");
   Engine engine(flags.train.device.options());
   if (!trains) return test_only(flags.train, options, engine, out);
+  const bool sweeps = !flags.train.sweep.empty() || !flags.train.sweep_data.empty();
+  std::vector<SweepAdapter> adapters;
+  if (sweeps) adapters = flags.train.sweep_adapters(args, options);
   Model model = Model::load(engine, flags.train.model_options());
   out.say("model   " + describe_model(model.info()));
-  if (!flags.train.sweep.empty() || !flags.train.sweep_data.empty())
-    return run_sweep(flags.train, options, model, out, resume_command(args));
+  if (sweeps) return run_sweep(adapters, options.adapter_path, model, out, resume_command(args));
   Trainer trainer(model, options);
 
   StopSignal stop;

@@ -45,9 +45,9 @@ void show_ranking(const SweepResult& result, Output& out) {
 
 }  // namespace
 
-int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model, Output& out,
-              const std::string& resume_command) {
-  Sweep sweep(model, expand_sweep(options, flags.sweep, flags.sweep_data));
+int run_sweep(const std::vector<SweepAdapter>& adapters, const std::string& folder, Model& model,
+              Output& out, const std::string& resume_command) {
+  Sweep sweep(model, adapters);
   StopSignal stop;
   stop.heed_closed_pipe();
   TrainView view(out);
@@ -71,7 +71,7 @@ int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model
   };
   callbacks.on_message = [&](const std::string& line) { view.message(line); };
   callbacks.should_stop = callbacks.should_give_up = [&] { return stop.asked(); };
-  const SweepResult result = sweep.run(options.adapter_path, callbacks);
+  const SweepResult result = sweep.run(folder, callbacks);
   if (result.interrupted && result.entries.empty()) {
     out.event({{"event", "done"}, {"interrupted", true}});
     out.result("stopped before the first update; nothing was saved or changed");

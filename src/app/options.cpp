@@ -164,13 +164,16 @@ void add_chat_flags(Args& args, ChatFlags& flags, const char* today) {
       .shown(today);
 }
 
-void add_data_flags(Args& args, DataFlags& flags) {
+void add_data_flags(Args& args, DataFlags& flags, bool weighted) {
   args.group("Data");
   args.repeat(
-          "--data", flags.data, "PATH[:WEIGHT]",
-          "A folder with train, valid and test files (.jsonl, .json or .csv), or one such file. "
-          "Rows are {\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}. May be repeated; "
-          "a weight of 2 has each row twice per epoch, 0.5 a half of them, drawn anew.")
+          "--data", flags.data, weighted ? "PATH[:WEIGHT]" : "PATH",
+          cat("A folder with train, valid and test files (.jsonl, .json or .csv), or one such "
+              "file. Rows are {\"text\"}, {\"prompt\", \"completion\"} or {\"messages\"}. May be "
+              "repeated",
+              weighted ? "; a weight of 2 has each row twice per epoch, 0.5 a half of them, drawn "
+                         "anew."
+                       : "."))
       .path();
   args.integer("--max-seq-length", flags.options.max_seq_length, "N",
                "Longer rows are cut to N tokens, counted and named.", {.min = 1});

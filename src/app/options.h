@@ -61,7 +61,8 @@ struct DataFlags {
   // set of the hub or no path.
   std::vector<DataSource> sources(const Args& args) const;
 };
-void add_data_flags(Args& args, DataFlags& flags);
+// `weighted`: whether --data may say how often an epoch has a row.
+void add_data_flags(Args& args, DataFlags& flags, bool weighted = true);
 
 // "file:line: what", without the line where it is about the whole file; safe for a terminal.
 std::string issue_text(const DatasetIssue& issue);

@@ -183,6 +183,10 @@ ModelOptions TrainFlags::model_options() const {
   return options;
 }
 
+bool TrainFlags::scale_counts(const Args& args) const {
+  return args.given("scale") && args.source("scale") > args.source("alpha");
+}
+
 TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   TrainOptions o = train;
   finish_optimizer(args, o);
@@ -207,7 +211,7 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   if (args.given("scale")) {
     if (args.source("alpha") == args.source("scale"))
       throw UsageError("--scale and --alpha say the same thing (scale = alpha / rank); give one");
-    if (args.source("scale") > args.source("alpha")) o.alpha = scale * static_cast<double>(o.rank);
+    if (scale_counts(args)) o.alpha = scale * static_cast<double>(o.rank);
   }
   if (random_weights && o.fine_tune_type != "full")
     throw UsageError(

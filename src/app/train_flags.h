@@ -39,8 +39,12 @@ struct TrainFlags {
   // `needs_data`: otherwise --data may be left out (a forecast).
   TrainOptions checked(const Args& args, bool needs_data = true) const;
   ModelOptions model_options() const;
+  // The adapters of a sweep with these options: a --scale is each one's, whatever its rank.
+  // Throws: UsageError, Error.
+  std::vector<SweepAdapter> sweep_adapters(const Args& args, const TrainOptions& o) const;
 
  private:
+  bool scale_counts(const Args& args) const;  // rather than alpha
   void finish_optimizer(const Args& args, TrainOptions& o) const;
 };
 

@@ -9,8 +9,9 @@
 
 namespace wick {
 
-// The exit code. `resume_command` goes on with a sweep that was stopped.
-int run_sweep(const TrainFlags& flags, const TrainOptions& options, Model& model, Output& out,
-              const std::string& resume_command);
+// Trains the adapters, whose folders are in `folder`. The exit code. `resume_command` goes on with
+// a sweep that was stopped.
+int run_sweep(const std::vector<SweepAdapter>& adapters, const std::string& folder, Model& model,
+              Output& out, const std::string& resume_command);
 
 }  // namespace wick

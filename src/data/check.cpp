@@ -76,6 +76,9 @@ class Checker {
           add("ignored_file", 0,
               cat("is read as the ", name, " split; ", other.filename().string(),
                   " beside it is not read"));
+      if (!folders_.insert(source.path).second) continue;
+      for (const std::string& unread : unread_files(source.path))
+        result_.findings.push_back({"ignored_file", source.path, 0, unread_text(unread)});
     }
     finish_split();
   }
@@ -183,16 +186,17 @@ class Checker {
       add(e.code() == ErrorCode::kCorruptFile ? "wrong_type" : "template_error", line, e.what());
       return dropped("cannot be used, left out");
     }
+    std::string system = lost_system_message(check.plain, example.text, options_),
+                thoughts = lost_thoughts(check.plain, example.text, options_);
     for (const DataIssue& issue : issues) {
+      if (issue.kind == DataIssueKind::kDropped && !(system.empty() && thoughts.empty())) continue;
       const bool whole = issue.line == RowEncoder::kWholeFile;
       if (whole && !said_.insert(issue.what).second) continue;
       add(issue.kind == DataIssueKind::kNoStopToken ? "no_stop_token" : "template_problem",
           whole ? 0 : line, issue.what);
     }
-    if (std::string lost = lost_system_message(check.plain, example.text, options_); !lost.empty())
-      add("system_dropped", line, std::move(lost));
-    if (std::string lost = lost_thoughts(check.plain, example.text, options_); !lost.empty())
-      add("template_problem", line, std::move(lost));
+    if (!system.empty()) add("system_dropped", line, std::move(system));
+    if (!thoughts.empty()) add("template_problem", line, std::move(thoughts));
     const std::string format = pair ? "preference" : row_format_name(example.format);
     if (example.format != RowFormat::kText) check_special(line, check.plain);
     mixed(line, format);
@@ -347,7 +351,8 @@ class Checker {
   std::vector<std::string> files_;      // of this split
   std::vector<std::string> all_files_;  // of all; Place counts in them
   std::vector<int64_t> lengths_;
-  std::set<std::string> said_;  // of a whole file
+  std::set<std::string> said_;     // of a whole file
+  std::set<std::string> folders_;  // whose unread files have been named
   std::string file_format_;
   int64_t format_line_ = 0;
   bool wide_ = false;  // the file is UTF-16

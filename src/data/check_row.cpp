@@ -13,12 +13,10 @@
 namespace wick {
 namespace {
 
-constexpr const char* kWhiteSpace = " \t\r\n\v\f";
 constexpr std::array kMedia = {"images", "image", "videos", "video", "audios", "audio"};
 // Columns that other programs make a part of the prompt, in rows of completions or of messages.
 constexpr std::array kBesidePrompt = {"input", "context", "history", "system", "system_prompt"};
 constexpr std::array kBesideMessages = {"system", "system_prompt", "functions"};
-constexpr std::array kThoughts = {"reasoning_content", "reasoning", "thinking"};
 constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
 
 // Nothing that a reader would see: white space, and characters without a width.
@@ -258,37 +256,20 @@ std::string row_words(const Json& row, const DataOptions& options) {
 
 std::string lost_thoughts(const Json& row, const std::string& text, const DataOptions& options) {
   const Json* messages = messages_of(row, options);
-  if (messages == nullptr || messages->empty()) return {};
-  // Of earlier turns templates leave them out on purpose.
-  for (const char* key : kThoughts) {
-    const Json* thought = find_member(messages->back(), key);
-    if (thought == nullptr || !thought->is_string()) continue;
-    const std::string& words = thought->get_ref<const std::string&>();
-    const size_t begin = words.find_first_not_of(kWhiteSpace);
-    if (begin == std::string::npos) continue;
-    if (text.find(words.substr(begin, words.find_last_not_of(kWhiteSpace) + 1 - begin)) ==
-        std::string::npos)
-      return cat("the chat template does not write ", options.messages_key, "[",
-                 messages->size() - 1, "].", key, ", so it is not learned");
-  }
-  return {};
+  const std::string key = messages != nullptr ? unwritten_thoughts(*messages, text) : "";
+  if (key.empty()) return {};
+  return cat("the chat template does not write ", options.messages_key, "[", messages->size() - 1,
+             "].", key, ", so it is not learned");
 }
 
 std::string lost_system_message(const Json& row, const std::string& text,
                                 const DataOptions& options) {
   const Json* messages = messages_of(row, options);
-  if (messages == nullptr) return {};
-  for (size_t i = 0; i < messages->size(); ++i) {
-    const Json& message = (*messages)[i];
-    const std::string* content = content_of(message);
-    if (!is_system(role_of(message)) || content == nullptr || is_blank(*content)) continue;
-    const size_t begin = content->find_first_not_of(kWhiteSpace);
-    const size_t end = content->find_last_not_of(kWhiteSpace) + 1;
-    if (text.find(content->substr(begin, end - begin)) == std::string::npos)
-      return cat("the chat template leaves out ", options.messages_key, "[", i, "], a ",
-                 role_of(message), " message");
-  }
-  return {};
+  const std::optional<size_t> lost =
+      messages != nullptr ? unwritten_system(*messages, text) : std::nullopt;
+  if (!lost) return {};
+  return cat("the chat template leaves out ", options.messages_key, "[", *lost, "], a ",
+             role_of((*messages)[*lost]), " message");
 }
 
 }  // namespace wick

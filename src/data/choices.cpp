@@ -113,7 +113,7 @@ ChoiceSet ChoiceSet::load(std::span<const DataSource> sources, const std::string
     }
   };
   for (const DataSource& source : sources) {
-    if (sources.size() > 1 && !ExampleSet::has_split(source.path, split)) continue;
+    if (sources.size() > 1 && !ExampleSet::has_rows(source, split, options)) continue;
     const std::filesystem::path file = file_of_split(source.path, split);
     files += cat(files.empty() ? "" : ", ", file.string());
     try {

@@ -67,12 +67,15 @@ class ExampleSet::Loader {
   void read(const DataSource& source, const std::string& split) {
     const fs::path file = file_of_split(source.path, split);
     begin(file.string(), source.weight);
-    if (file != source.path)
+    if (file != source.path) {
       for (const fs::path& other : files_of_split(source.path, split))
         if (other != file)
           add_issue(DataIssueKind::kOther, 0,
                     cat("is read as the ", split, " split; ", other.filename().string(),
                         " beside it is not read"));
+      for (const std::string& name : unread_files(source.path))
+        set_.issues_.push_back({DataIssueKind::kOther, source.path, 0, unread_text(name)});
+    }
     const int64_t before = set_.rows_read_;
     RowFunctions functions{.row = [&](int64_t line, Json&& row) { add(line, std::move(row)); }};
     if (options_.skip_unreadable)
@@ -190,7 +193,7 @@ ExampleSet ExampleSet::load(std::span<const DataSource> sources, const std::stri
       fail(ErrorCode::kInvalidArgument, source.path, ": its weight is ", source.weight,
            ", wanted more than 0 and at most 1000000");
     // Of several data sets not each need have held-out rows.
-    if (sources.size() > 1 && split != "train" && !has_split(source.path, split)) continue;
+    if (sources.size() > 1 && split != "train" && !has_rows(source, split, options)) continue;
     loader.read(source, split);
     any = true;
   }
@@ -237,6 +240,13 @@ bool ExampleSet::has_split(const fs::path& path, const std::string& split) {
   fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return !files_of_split(path, split).empty();
   return fs::exists(status) && split == "train";
+}
+
+bool ExampleSet::has_rows(const DataSource& source, const std::string& split,
+                          const DataOptions& options) {
+  return has_split(source.path, split) ||
+         (options.files_as_any_split && has_split(source.path, "train") &&
+          !fs::is_directory(source.path));
 }
 
 int64_t DataPart::rows_per_epoch() const {

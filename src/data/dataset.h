@@ -65,6 +65,8 @@ struct DataOptions {
   int64_t keep_prompts = 0;         // keep Example::prompt of the first N rows that have one
   PairRows pairs = PairRows::kNone;
   bool skip_unreadable = false;  // a row that cannot be used is an issue, not the end
+  // Of several data sets a file counts for every split; else for train alone.
+  bool files_as_any_split = false;
 };
 
 enum class RowFormat : uint8_t { kText, kCompletions, kChat };
@@ -92,6 +94,7 @@ enum class DataIssueKind : uint8_t {
   kNoTrainedToken,  // left out of the data set
   kNoStopToken,     // nothing that tells the model to stop is trained
   kUnreadable,      // left out of the data set, with skip_unreadable
+  kDropped,         // the chat template does not write what the row has
   kOther,
 };
 
@@ -134,6 +137,9 @@ class ExampleSet {
   static ExampleSet from_examples(std::vector<Example> examples, std::string name);
   // Whether the folder `path` has a file of that split. A file is its own "train" split only.
   static bool has_split(const std::filesystem::path& path, const std::string& split);
+  // Whether one of several data sets has rows of that split.
+  static bool has_rows(const DataSource& source, const std::string& split,
+                       const DataOptions& options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
   const Example& operator[](int64_t i) const { return examples_[static_cast<size_t>(i)]; }

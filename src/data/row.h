@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/dataset.h"
@@ -17,6 +18,12 @@ void join_text_parts(Json& content, const std::string& where);
 
 // A list in a field of a table, which can only hold it as text. Throws: kCorruptFile.
 Json parse_field(const std::string& text, const std::string& where);
+
+// Where the text of a conversation has not the reasoning of its last turn, the reasoning's key;
+// else "". Of earlier turns templates leave it out on purpose.
+std::string unwritten_thoughts(const Json& messages, std::string_view text);
+// The first system message whose words it has not.
+std::optional<size_t> unwritten_system(const Json& messages, std::string_view text);
 
 // What one row says, before tokens: a conversation, or a text whose part from `trained_from` on is
 // trained.
@@ -42,10 +49,12 @@ class RowEncoder {
   Example encode(Json&& row, bool keep_prompt, std::vector<DataIssue>& issues) const;
 
  private:
+  // row_read.cpp
   RowContent read(Json&& row) const;
   void read_completions(Json& prompt, Json& completion, RowContent& content) const;
   void add_system_prompt(RowContent& content) const;
   [[noreturn]] void refuse_keys(const Json& row) const;
+  // row.cpp
   Example encode_text(const RowContent& content, std::vector<DataIssue>& issues) const;
   Example encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const;
   // Makes contents that are null "" in `input` where the template fails without.

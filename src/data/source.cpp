@@ -20,6 +20,12 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kWhiteSpace = " \t\r\n";
 constexpr std::array kExtensions = {".jsonl", ".json", ".csv", ".tsv"};
 
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return text;
+}
+
 std::vector<std::string> split_names(const std::string& split) {
   if (split == "train") return {"train"};
   if (split == "valid") return {"valid", "validation", "val", "dev"};
@@ -267,9 +273,7 @@ class Reader {
 }  // namespace
 
 RowFileKind row_file_kind(const fs::path& path, std::string_view text) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  const std::string extension = lower(path.extension().string());
   if (extension == ".csv" || extension == ".tsv") return RowFileKind::kCsv;
   if (extension != ".json") return RowFileKind::kJsonLines;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
@@ -321,6 +325,39 @@ std::vector<fs::path> files_of_split(const fs::path& folder, const std::string& 
         found.push_back(folder / (name + extension));
     }
   return found;
+}
+
+std::vector<std::string> unread_files(const fs::path& folder) {
+  static constexpr std::string_view kWords[] = {
+      "train", "training", "valid", "validation", "val",  "dev",     "development",
+      "test",  "testing",  "eval",  "evaluation", "held", "heldout", "holdout"};
+  static constexpr std::string_view kRowFiles[] = {".jsonl", ".json", ".csv", ".tsv", ".parquet",
+                                                   ".arrow", ".gz",   ".zst", ".xz",  ".zip"};
+  std::vector<fs::path> read;
+  for (const char* split : {"train", "valid", "test"})
+    for (const fs::path& file : files_of_split(folder, split)) read.push_back(file.filename());
+  std::vector<std::string> names;
+  std::error_code error, ignored;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const fs::path name = it->path().filename();
+    const std::string text = lower(name.string()), extension = lower(name.extension().string());
+    const auto word_end =
+        std::find_if(text.begin(), text.end(), [](char c) { return c < 'a' || c > 'z'; });
+    const std::string_view word(text.begin(), word_end);
+    auto is = [](const auto& list, std::string_view x) {
+      return std::find(std::begin(list), std::end(list), x) != std::end(list);
+    };
+    if (is(kWords, word) && is(kRowFiles, extension) &&
+        std::find(read.begin(), read.end(), name) == read.end() && !it->is_directory(ignored))
+      names.push_back(name.string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string unread_text(const std::string& name) {
+  return cat(name, " is not read: the files of a data set are train, valid (or validation, val, ",
+             "dev) and test, each .jsonl, .json, .csv or .tsv");
 }
 
 fs::path file_of_split(const fs::path& path, const std::string& split) {

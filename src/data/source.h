@@ -46,6 +46,11 @@ void for_each_row(std::string_view text, const std::string& where, RowFileKind k
 // each with .jsonl, .json or .csv. Throws: kInvalidArgument for another split.
 std::vector<std::filesystem::path> files_of_split(const std::filesystem::path& folder,
                                                   const std::string& split);
+// Names of files of a folder that speak of a split and are no split's file: eval.jsonl,
+// train-00000-of-00002.jsonl, valid.parquet.
+std::vector<std::string> unread_files(const std::filesystem::path& folder);
+// What is said of such a file.
+std::string unread_text(const std::string& name);
 // The file of `path` to read for a split: itself, or the folder's.
 // Throws: kNotFound, saying what there is instead.
 std::filesystem::path file_of_split(const std::filesystem::path& path, const std::string& split);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -109,6 +108,11 @@ Json read_object(const fs::path& path) {
   return value;
 }
 
+bool is_licence(const std::string& name) {
+  return name.starts_with("LICENSE") || name.starts_with("LICENCE") || name.starts_with("NOTICE") ||
+         name.starts_with("USE_POLICY");
+}
+
 bool is_companion(const std::string& name) {
   static constexpr std::string_view kNames[] = {
       "config.json",         "generation_config.json",
@@ -119,8 +123,35 @@ bool is_companion(const std::string& name) {
       "chat_template.jinja", "chat_template.json",
   };
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
-         name.starts_with("LICENSE") || name.starts_with("LICENCE") || name.starts_with("NOTICE") ||
-         name.starts_with("USE_POLICY");
+         is_licence(name);
+}
+
+// mlx-lm reads every model*.safetensors of a folder.
+bool is_weights(const std::string& name) {
+  return name == "model.safetensors.index.json" ||
+         (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
+void remove_file(const fs::path& path) {
+  std::error_code error;
+  fs::remove(path, error);
+  if (error) fail(ErrorCode::kIo, path.string(), ": cannot remove it: ", error.message());
+}
+
+const fs::path kTemplates = "additional_chat_templates";
+
+// Paths within `folder`. Throws: kIo.
+std::vector<fs::path> companions(const fs::path& folder) {
+  std::vector<fs::path> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (is_companion(entry.path().filename().string()) && !is_folder(entry.path()))
+      names.push_back(entry.path().filename());
+  if (error) fail(ErrorCode::kIo, folder.string(), ": cannot list this folder: ", error.message());
+  for (const auto& entry : fs::directory_iterator(folder / kTemplates, error))
+    if (entry.path().extension() == ".jinja" && !is_folder(entry.path()))
+      names.push_back(kTemplates / entry.path().filename());
+  return names;
 }
 
 }  // namespace
@@ -183,19 +214,37 @@ void copy_model_files(const fs::path& from, const fs::path& to) {
   make_folder(to);
   std::error_code error;
   if (fs::equivalent(from, to, error)) return;
+  if (is_folder(from / kTemplates)) make_folder(to / kTemplates);
+  for (const fs::path& name : companions(from)) write_file(to / name, read_file(from / name));
+}
+
+std::vector<fs::path> files_of_model(const fs::path& folder) {
+  if (!is_folder(folder)) return {};
+  std::vector<fs::path> names = companions(folder);
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (is_weights(entry.path().filename().string()) && !is_folder(entry.path()))
+      names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<fs::path> files_of_adapter(const fs::path& folder) {
   std::vector<fs::path> names;
-  for (const auto& entry : fs::directory_iterator(from, error))
-    if (is_companion(entry.path().filename().string())) names.push_back(entry.path().filename());
-  if (error) fail(ErrorCode::kIo, from.string(), ": cannot list this folder: ", error.message());
-  const fs::path templates = "additional_chat_templates";
-  if (is_folder(from / templates)) {
-    make_folder(to / templates);
-    for (const auto& entry : fs::directory_iterator(from / templates, error))
-      if (entry.path().extension() == ".jinja")
-        names.push_back(templates / entry.path().filename());
-  }
-  for (const fs::path& name : names)
-    if (!is_folder(from / name)) write_file(to / name, read_file(from / name));
+  for (const char* name :
+       {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"})
+    if (is_there(folder / name)) names.emplace_back(name);
+  return names;
+}
+
+void remove_model(const fs::path& folder, const fs::path& kept) {
+  for (const fs::path& name : files_of_model(folder))
+    if (name != kept && !is_licence(name.filename().string())) remove_file(folder / name);
+}
+
+void remove_replaced(const fs::path& folder) {
+  remove_model(folder, "model.safetensors");
+  for (const fs::path& name : files_of_adapter(folder)) remove_file(folder / name);
 }
 
 }  // namespace wick

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "io/json.h"
 
@@ -33,5 +34,17 @@ std::filesystem::path find_in_hub_cache(const std::string& name);
 // Copies settings, tokenizer, chat templates and licence files (what a model needs beside its
 // weights) into `to`, which is created. Throws: kIo.
 void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// The files of a folder that belong to a model, as paths within it, sorted: what copy_model_files
+// copies, and weights.
+std::vector<std::filesystem::path> files_of_model(const std::filesystem::path& folder);
+// Those of an adapter, PEFT's or mlx-lm's.
+std::vector<std::filesystem::path> files_of_adapter(const std::filesystem::path& folder);
+
+// Removes the files of a model but for licences and the one of the name `kept`. Throws: kIo.
+void remove_model(const std::filesystem::path& folder, const std::filesystem::path& kept = {});
+// Removes an adapter, and a model but for model.safetensors, which has been replaced: a template
+// or shards of what was there would be taken for the new model's. Throws: kIo.
+void remove_replaced(const std::filesystem::path& folder);
 
 }  // namespace wick

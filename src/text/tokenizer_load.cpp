@@ -45,7 +45,7 @@ AddedToken read_added_token(const Json& json, const std::string& where) {
 // Collects the added tokens of tokenizer.json, then those of tokenizer_config.json. As in the
 // library tokenizers one that the vocabulary lacks gets the next id behind it, whatever id its
 // entry says. Only where the vocabulary has gaps, so that this would be another token's, its own
-// counts.
+// counts, and so do those of the entries behind it.
 class AddedTokenList {
  public:
   AddedTokenList(const BpeModel& model, int64_t id_limit)
@@ -65,7 +65,8 @@ class AddedTokenList {
       return;
     }
     std::optional<int32_t> in_model = model_.find(token.content);
-    if (!in_model && !model_.piece(static_cast<int32_t>(next_id_))) id = next_id_;
+    own_ids_ = own_ids_ || (!in_model && model_.piece(static_cast<int32_t>(next_id_)));
+    if (!in_model && !own_ids_) id = next_id_;
     token.id = in_model ? *in_model : static_cast<int32_t>(id);
     next_id_ = std::max(next_id_, int64_t{token.id} + 1);
     if (!in_model && id >= id_limit_) return;
@@ -96,6 +97,7 @@ class AddedTokenList {
   const BpeModel& model_;
   const int64_t id_limit_;
   int64_t next_id_;
+  bool own_ids_ = false;  // the next one was another token's
   std::vector<AddedToken> tokens_;
   StringMap<size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// wick data on a data set with each defect planted once; data sources.
+// wick data on a data set with each defect planted once.
 #include <gtest/gtest.h>
 
-#include <set>
+#include <sstream>
 
-#include "cli/cli.h"
+#include "cli/data_rows.h"
 
 namespace wick::test {
 namespace {
@@ -16,30 +16,10 @@ constexpr const char* kTemplate =
     "{% if 'NOSTOP' not in m['content'] %}{{ eos_token }}{% endif %}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
-std::string turn(const std::string& role, const std::string& content) {
-  return "{\"role\": \"" + role + "\", \"content\": \"" + content + "\"}";
-}
-
-std::string chat(const std::string& user, const std::string& assistant) {
-  return "{\"messages\": [" + turn("user", user) + ", " + turn("assistant", assistant) + "]}";
-}
-
 std::string messages(const std::vector<std::string>& turns) {
   std::string list;
   for (const std::string& t : turns) list += (list.empty() ? "" : ", ") + t;
   return "{\"messages\": [" + list + "]}";
-}
-
-using Finding = std::tuple<std::string, std::string, int64_t>;  // kind, file's name, line
-
-std::set<Finding> findings_of(const CliResult& r) {
-  std::set<Finding> found;
-  for (const Json& line : r.lines())
-    if (line.value("event", "") == "finding")
-      found.insert({line["kind"],
-                    std::filesystem::path(line["file"].get<std::string>()).filename().string(),
-                    line["line"].get<int64_t>()});
-  return found;
 }
 
 class Data : public testing::Test {
@@ -164,52 +144,6 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
   EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
 }
 
-// As Windows' editors and PowerShell save text. Training names the encoding, --fix converts it.
-TEST_F(Data, WideCharactersAreConverted) {
-  const std::string rows =
-      chat("caf\xC3\xA9", "\xF0\x9F\x98\x80 yes") + "\r\n" + chat("b", "c") + "\n";
-  auto wide = [&](bool big, bool mark) {
-    std::u16string units = mark ? u"\uFEFF" : u"";
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows.compare(i, 2, "\xC3\xA9") == 0)
-        units += u'\u00E9', i += 1;
-      else if (rows.compare(i, 4, "\xF0\x9F\x98\x80") == 0)
-        units += u"\U0001F600", i += 3;
-      else
-        units += static_cast<char16_t>(rows[i]);
-    }
-    std::string bytes;
-    for (const char16_t unit : units) {
-      const char high = static_cast<char>(unit >> 8), low = static_cast<char>(unit & 0xFF);
-      bytes += big ? high : low;
-      bytes += big ? low : high;
-    }
-    return bytes;
-  };
-  for (const bool big : {false, true})
-    for (const bool mark : {false, true}) {
-      const std::string name = big ? "UTF-16BE" : "UTF-16LE";
-      const std::string file = folder_.write("wide/train.jsonl", wide(big, mark));
-      const CliResult refused = wick(
-          {"train", "--model", model_, "--data", file, "--adapter-path", folder_.path("never")});
-      EXPECT_EQ(refused.code, 1);
-      EXPECT_NE(refused.err.find("this is " + name), std::string::npos) << refused.err;
-      EXPECT_NE(refused.err.find("iconv -f " + name), std::string::npos) << refused.err;
-      const CliResult fixed = wick(
-          {"data", "--model", model_, "--data", file, "--fix", folder_.path("narrow"), "--json"});
-      ASSERT_EQ(fixed.code, 0) << fixed.err;
-      EXPECT_EQ(findings_of(fixed), (std::set<Finding>{{"not_utf8", "train.jsonl", 0}}));
-      EXPECT_EQ(fixed.event("summary")["fixes"][0], "2 rows: written as UTF-8");
-      const std::string text = contents(folder_.path("narrow/train.jsonl"));
-      EXPECT_NE(text.find("caf\xC3\xA9"), std::string::npos) << text;
-      EXPECT_NE(text.find("\xF0\x9F\x98\x80 yes"), std::string::npos) << text;
-    }
-  folder_.write("wide/train.jsonl", std::string("\xFF\xFE\0\0{\0\0\0", 8));
-  const CliResult wider =
-      wick({"data", "--model", model_, "--data", folder_.path("wide"), "--color", "never"});
-  EXPECT_NE(wider.out.find("iconv -f UTF-32LE"), std::string::npos) << wider.out;
-}
-
 // What programs write without a warning.
 TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
   std::vector<std::string> rows;
@@ -259,7 +193,6 @@ TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
   EXPECT_NE(refused("{\"text\": 3}\n").find("--fix"), std::string::npos);
 }
 
-// As chat APIs mark turns that are context and no example.
 // A list in a field of a table, and contents in parts, are checked as they are read.
 TEST_F(Data, TablesAndPartsAreCheckedLikeOtherRows) {
   const std::string table =
@@ -315,6 +248,41 @@ TEST_F(Data, MembersThatAreNotReadAreNamed) {
   EXPECT_EQ(findings_of(r), expected) << r.out;
 }
 
+// Not only by wick data: a flag that does nothing, or answers learned without their reasoning.
+TEST_F(Data, WhatTheTemplateLeavesOutIsNamedInTraining) {
+  const std::string plain = chat("a", "b") + "\n";
+  const std::string thought = messages({turn("user", "a"),
+                                        "{\"role\": \"assistant\", \"content\": \"b\", "
+                                        "\"reasoning_content\": \"since x\"}"}) +
+                              "\n";
+  const std::string system =
+      messages({turn("system", "be nice"), turn("user", "a"), turn("assistant", "b")}) + "\n";
+  auto train = [&](const std::string& rows, std::vector<std::string> more = {}) {
+    const std::string file = folder_.write("rows.jsonl", rows);
+    more.insert(more.begin(), {"train", "--model", model_, "--data", file, "--adapter-path",
+                               folder_.path("out"), "--iters", "1"});
+    const CliResult r = wick(more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::string said;
+    std::istringstream lines(r.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.find("the chat template") != std::string::npos)
+        said += line.substr(line.find("the chat template")) + "\n";
+    return said;
+  };
+  EXPECT_EQ(train(plain), "");
+  EXPECT_EQ(train(thought + thought),
+            "the chat template does not write an answer's reasoning_content, so it is not "
+            "learned\n");
+  EXPECT_EQ(train(system + system), "the chat template leaves system messages out\n");
+  EXPECT_EQ(train(plain, {"--system-prompt", "be nice"}),
+            "the chat template leaves system messages out, that of --system-prompt too\n");
+  const CliResult r = wick({"data", "--model", model_, "--data", folder_.path("rows.jsonl"),
+                            "--system-prompt", "be nice", "--json"});
+  EXPECT_EQ(findings_of(r), (std::set<Finding>{{"template_problem", "rows.jsonl", 0}})) << r.out;
+}
+
+// As chat APIs mark turns that are context and no example.
 TEST_F(Data, AWeightOfZeroIsNotTrained) {
   auto trained = [&](const char* weight) {
     const std::string file = folder_.write(
@@ -331,7 +299,6 @@ TEST_F(Data, AWeightOfZeroIsNotTrained) {
   EXPECT_EQ(trained("1") - trained("0"), 4);  // three letters and the stop token
 }
 
-// A copy that training would refuse is none.
 // Rows of the same tokens of which others are trained: a cleaned copy loses none of them.
 TEST_F(Data, SameTokensWithAnotherLessonAreNoDuplicates) {
   const std::string silent = R"({"role": "assistant", "content": "one", "weight": 0})";
@@ -357,26 +324,6 @@ TEST_F(Data, SameTokensWithAnotherLessonAreNoDuplicates) {
   EXPECT_EQ(wick({"data", "--model", model_, "--data", labels, "--strict"}).code, 0);
 }
 
-TEST_F(Data, AHeaderThatIsNoneHasItsLine) {
-  const std::string file = folder_.write("twice.csv", "prompt,prompt,completion\na,b,c\n");
-  CliResult r = wick({"data", "--model", model_, "--data", file, "--json"});
-  EXPECT_EQ(findings_of(r), (std::set<Finding>{{"unreadable", "twice.csv", 1}})) << r.out;
-  EXPECT_EQ(r.event("finding")["what"], "the header names \"prompt\" twice");
-}
-
-TEST_F(Data, ACleanedCopyHasNoEmptySplit) {
-  folder_.write("o/train.jsonl", chat("q", "a") + "\n" + chat("r", "b") + "\n");
-  folder_.write("o/valid.jsonl", chat("q", "a") + "\n");
-  const std::string clean = folder_.path("o_clean");
-  folder_.write("o_clean/valid.jsonl", "of an earlier copy");
-  ASSERT_EQ(wick({"data", "--model", model_, "--data", folder_.path("o"), "--fix", clean}).code, 0);
-  EXPECT_FALSE(std::filesystem::exists(clean + "/valid.jsonl"));
-  EXPECT_EQ(wick({"train", "--model", model_, "--data", clean, "--iters", "1", "--adapter-path",
-                  folder_.path("o_out")})
-                .code,
-            0);
-}
-
 TEST_F(Data, CleanDataIsStrictlyFine) {
   folder_.write("d.csv", "prompt,completion\n\"one, two\",three\nfour,\"fi\nve\"\n");
   CliResult r = wick({"data", "--model", model_, "--data", folder_.path("d.csv"), "--strict",
@@ -385,52 +332,6 @@ TEST_F(Data, CleanDataIsStrictlyFine) {
   EXPECT_EQ(r.event("data")["formats"]["completions"], 2);
   EXPECT_EQ(r.event("summary")["training"]["updates"], 4);
   EXPECT_GT(r.event("summary")["training"]["packed_fill"].get<double>(), 0);
-}
-
-TEST_F(Data, WeightsAndValSplitInTraining) {
-  std::string a, b;
-  for (int i = 0; i < 8; ++i) {
-    a += chat("a" + std::to_string(i), "x") + "\n";
-    b += chat("b" + std::to_string(i), "y") + "\n";
-  }
-  folder_.write("a.jsonl", a);
-  folder_.write("b:2.jsonl", b);
-  CliResult r = wick({"train",
-                      "--model",
-                      model_,
-                      "--data",
-                      folder_.path("a.jsonl:2"),
-                      "--data",
-                      folder_.path("b:2.jsonl"),
-                      "--val-split",
-                      "4",
-                      "--epochs",
-                      "1",
-                      "--batch-size",
-                      "1",
-                      "--rank",
-                      "2",
-                      "--adapter-path",
-                      folder_.path("out"),
-                      "--json",
-                      "--seed",
-                      "3"});
-  ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(r.event("eval")["rows"], 4);
-  // The samples are held-out rows, in their own words.
-  EXPECT_TRUE(r.err.find("prompt  a") != std::string::npos ||
-              r.err.find("prompt  b") != std::string::npos)
-      << r.err;
-  const int64_t steps = r.event("done")["steps"];
-  EXPECT_GE(steps, 2 * 4 + 8);
-  EXPECT_LE(steps, 2 * 8 + 4);
-  EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("a.jsonl:0")}).code, 1);
-  r = wick({"train", "--model", model_, "--data", folder_.path("b:2.jsonl"), "--data",
-            folder_.path("a.jsonl:0.05")});
-  EXPECT_EQ(r.code, 1);
-  EXPECT_NE(r.err.find("a.jsonl: a weight of 0.05 takes none of its 8 rows"), std::string::npos)
-      << r.err;
-  EXPECT_EQ(wick({"train", "--model", model_, "--data", folder_.path("none.jsonl:2")}).code, 1);
 }
 
 std::string pair(const std::string& prompt, const std::string& chosen,

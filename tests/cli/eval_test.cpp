@@ -59,6 +59,45 @@ TEST_F(Eval, MultipleChoiceAndCompare) {
 }
 
 // Both sides have a row of each number.
+// Each row counts once, so that a weight would be one that nobody reads.
+TEST_F(Eval, AWeightIsRefused) {
+  const std::string row = "{\"text\": \"abc\"}\n";
+  const std::string file = folder_.write("rows.jsonl", row);
+  folder_.write("rows.jsonl:3", row);
+  auto eval = [&](const std::string& data) {
+    return wick({"eval", "--model", model_, "--data", data, "--json"});
+  };
+  const CliResult weighted = eval(file + ":2");
+  EXPECT_EQ(weighted.code, 2) << weighted.out;
+  EXPECT_NE(weighted.err.find("leave :2 out"), std::string::npos) << weighted.err;
+  EXPECT_EQ(eval(file).code, 0);
+  EXPECT_EQ(eval(file + ":3").code, 0);
+}
+
+// What was named is read, or a line says why not.
+TEST_F(Eval, SeveralDataSets) {
+  const std::string row = "{\"text\": \"abc\"}\n";
+  const std::string a = folder_.write("a.jsonl", row), b = folder_.write("b.jsonl", row + row);
+  folder_.write("folder/test.jsonl", row);
+  folder_.write("other/valid.jsonl", row);
+  auto rows = [&](const std::vector<std::string>& data, const std::string& said = {}) {
+    std::vector<std::string> words = {"eval", "--model", model_, "--json"};
+    for (const std::string& d : data) words.insert(words.end(), {"--data", d});
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find(said), std::string::npos) << r.err;
+    return r.event("eval")["rows"];
+  };
+  EXPECT_EQ(rows({a, b}), 3);
+  EXPECT_EQ(rows({folder_.path("folder"), b}), 3);
+  EXPECT_EQ(rows({b, folder_.path("folder"), folder_.path("other")},
+                 "other: has no test file and is left out"),
+            3);
+  const std::string question = folder_.write(
+      "q.jsonl", "{\"question\": \"x\", \"choices\": [\"a\", \"b\"], \"answer\": 0}\n");
+  EXPECT_EQ(rows({question, question}), 2);
+}
+
 TEST_F(Eval, RowsOfAComparisonSayWhose) {
   write_tiny_data(folder_.path("data"));
   const std::vector<std::string> words = {

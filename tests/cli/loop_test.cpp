@@ -120,6 +120,45 @@ TEST_F(Loop, FullTrainingDoesNotOverwriteItsModel) {
   EXPECT_TRUE(contents(folder_.path("model") + "/model.safetensors") == before);
 }
 
+TEST_F(Loop, FullTrainingDoesNotOverwriteAnotherModel) {
+  std::filesystem::copy(folder_.path("model"), folder_.path("out"));
+  const std::vector<std::string> full = {"--epochs", "1", "--fine-tune-type", "full"};
+  const CliResult r = train(full);
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("has a model that no full training has left"), std::string::npos) << r.err;
+  EXPECT_TRUE(contents(out("model.safetensors")) ==
+              contents(folder_.path("model") + "/model.safetensors"));
+  std::filesystem::remove_all(folder_.path("out"));
+  for (int times = 0; times < 2; ++times) EXPECT_EQ(train(full).code, 0);
+}
+
+// Whoever loads a folder with a model and an adapter takes one or the other.
+TEST_F(Loop, AnAdapterTakesThePlaceOfAFullModel) {
+  using std::filesystem::exists;
+  ASSERT_EQ(train({"--epochs", "1", "--fine-tune-type", "full"}).code, 0);
+  std::filesystem::copy(folder_.path("out"), folder_.path("base"));
+  // The model that is trained on is not an earlier result.
+  const CliResult beside = train({"--epochs", "1", "--model", folder_.path("out")});
+  ASSERT_EQ(beside.code, 0) << beside.err;
+  EXPECT_TRUE(exists(out("model.safetensors")) && exists(out("adapter_model.safetensors")));
+
+  std::filesystem::remove_all(folder_.path("out"));
+  std::filesystem::rename(folder_.path("base"), folder_.path("out"));
+  const CliResult r = train({"--epochs", "1"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("the adapter takes its place"), std::string::npos) << r.err;
+  EXPECT_TRUE(exists(out("adapter_model.safetensors")));
+  EXPECT_FALSE(exists(out("model.safetensors")) || exists(out("config.json")));
+
+  // What no run has left there stays, and is named.
+  std::filesystem::remove_all(folder_.path("out"));
+  std::filesystem::copy(folder_.path("model"), folder_.path("out"));
+  const CliResult other = train({"--epochs", "1"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_NE(other.err.find("has a model (config.json), which stays"), std::string::npos);
+  EXPECT_TRUE(exists(out("model.safetensors")) && exists(out("adapter_model.safetensors")));
+}
+
 TEST_F(Loop, AnAdapterToStartFromIsNotContradicted) {
   ASSERT_EQ(train({"--epochs", "1", "--rank", "3", "--dora", "--targets", "q_proj"}).code, 0);
   std::filesystem::rename(folder_.path("out"), folder_.path("first"));
@@ -263,6 +302,30 @@ TEST_F(Loop, ASweepThatEndsInNothingFails) {
   EXPECT_EQ(r.code, 1) << r.out;
   EXPECT_NE(r.err.find("no adapter of the sweep"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("seed: was 0, is now 5"), std::string::npos) << r.err;
+}
+
+// As mlx-lm's files say it; alpha is then another for each rank.
+TEST_F(Loop, ASweepOverRanksKeepsAScale) {
+  const std::string settings = folder_.write("run.yaml", "lora_parameters: {rank: 8, scale: 3}\n");
+  const CliResult r = train({"-c", settings, "--sweep", "rank=2,4", "--epochs", "1"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const auto& [folder, alpha] : {std::pair{"rank=2", 6.0}, {"rank=4", 12.0}})
+    EXPECT_EQ(read_json(out(folder) + "/adapter_config.json")["lora_alpha"], alpha) << folder;
+}
+
+// Rows learned by rote have a lower loss than held-out ones.
+TEST_F(Loop, ASweepRanksByHeldOutRowsFirst) {
+  folder_.write("rote/train.jsonl", "{\"text\": \"aaaaaaaaaaaaaaaa\"}\n");
+  const CliResult r = wick({"train", "--model", folder_.path("model"), "--adapter-path",
+                            folder_.path("out"), "--json", "--sweep-data", folder_.path("rote"),
+                            folder_.path("data"), "--epochs", "20", "--learning-rate", "0.02"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<Json> ranked = events(r, "ranked");
+  ASSERT_EQ(ranked.size(), 2u);
+  EXPECT_EQ(ranked[0]["name"], "data") << r.out;
+  EXPECT_LT(ranked[1]["final_loss"], ranked[0]["valid_loss"]);
+  EXPECT_NE(r.err.find("1 adapter has no held-out rows: ranked behind"), std::string::npos)
+      << r.err;
 }
 
 // What was left at its default is named when it is no more: not as another build's doing.

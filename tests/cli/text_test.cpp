@@ -177,6 +177,35 @@ TEST(Devices, NamesAtLeastTheCpu) {
   }
 }
 
+// A conversation that was trained without a further system message is answered without one.
+TEST_F(Text, WhatASystemPromptIsAddedTo) {
+  auto generate = [&](const std::string& messages, std::vector<std::string> more) {
+    const std::string file = folder_.write("p.jsonl", "{\"messages\": " + messages + "}\n");
+    more.insert(more.begin(),
+                {"generate", "--model", model_, "--prompts", file, "-m", "1", "--json"});
+    const CliResult r = wick(more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  };
+  const std::string user = R"({"role": "user", "content": "x"})";
+  const std::vector<std::string> system = {"--system-prompt", "be nice"};
+  auto tokens = [](const CliResult& r) { return r.lines().at(0)["prompt_tokens"].get<int>(); };
+  EXPECT_GT(tokens(generate("[" + user + "]", system)), tokens(generate("[" + user + "]", {})));
+  const std::string developer = R"([{"role": "developer", "content": "y"}, )" + user + "]";
+  EXPECT_EQ(tokens(generate(developer, system)), tokens(generate(developer, {})));
+
+  const std::string settings = model_ + "/tokenizer_config.json";
+  Json config = read_json(settings);
+  config["chat_template"] = "{{ messages[-1]['content'] }}";
+  folder_.write("model/tokenizer_config.json", dump_json(config));
+  EXPECT_NE(generate("[" + user + "]", system).err.find("leaves --system-prompt out"),
+            std::string::npos);
+  const CliResult plain = wick({"generate", "--model", model_, "-p", "x", "--ignore-chat-template",
+                                "--chat-template-config", "{\"a\": 1}"});
+  EXPECT_EQ(plain.code, 2);
+  EXPECT_NE(plain.err.find("--chat-template-config needs a chat template"), std::string::npos);
+}
+
 TEST_F(Text, ModelsThatAreNotThere) {
   CliResult r = wick({"tokenize", "--model", folder_.path("none")}, "x");
   EXPECT_EQ(r.code, 1);

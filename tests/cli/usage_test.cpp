@@ -115,6 +115,42 @@ TEST(Usage, FlagsWithoutEffect) {
     refused({"--optimizer", "lion", flag}, {"nesterov", "lion", "sgd, muon"});
 }
 
+// What transformers and PEFT call it, and what is near to it by its letters alone.
+TEST(Usage, WordsOfOtherTrainers) {
+  TempFolder folder;
+  for (const auto& [theirs, ours] : {std::pair{"max_steps", "iters"},
+                                     {"eval_steps", "steps_per_eval"},
+                                     {"warmup_ratio", "warmup"},
+                                     {"lora_r", "rank"},
+                                     {"output_dir", "adapter_path"}}) {
+    const std::string file = folder.write("k.yaml", std::string(theirs) + ": 1\n");
+    expect_refused(wick({"train", "--data", ".", "-c", file}), 2, "wick train",
+                   {cat("did you mean ", ours, "?")});
+  }
+  expect_refused(wick({"train", "--data", ".", "--save-steps", "1"}), 2, "wick train",
+                 {"did you mean --save-every?"});
+}
+
+TEST(Usage, AKeyOfSettingsFilesIsNoFlag) {
+  expect_refused(wick({"train", "--data", ".", "--lora-parameters", "x"}), 2, "wick train",
+                 {"unknown flag --lora-parameters", "a key of settings files", "--config"});
+}
+
+TEST(Usage, ASweepContradictsNoFlag) {
+  for (const auto& [axis, flag, value] : {std::tuple{"rank=4,8", "--rank", "16"},
+                                          {"lr=1e-4,1e-3", "--learning-rate", "1e-5"},
+                                          {"alpha=4,8", "--scale", "2"}})
+    expect_refused(wick({"train", "--data", WICK_SOURCE_DIR, "--sweep", axis, flag, value}), 2,
+                   "wick train", {std::string(flag) + " has no effect", "--sweep"});
+  expect_refused(wick({"train", "--data", WICK_SOURCE_DIR, "--sweep-data", "a", "b"}), 2,
+                 "wick train", {"--data has no effect", "--sweep-data"});
+  // Blanks where commas were meant.
+  const CliResult twice =
+      wick({"train", "--data", WICK_SOURCE_DIR, "--sweep", "lr=1e-4", "lr=1e-3"});
+  EXPECT_EQ(twice.code, 1);
+  EXPECT_NE(twice.err.find("lr is given twice"), std::string::npos) << twice.err;
+}
+
 TEST(Usage, ASweepHasNoTest) {
   for (const char* sweep : {"--sweep", "--sweep-data"})
     expect_refused(wick({"train", "--data", ".", sweep, "lr=1e-4,2e-4", "--train", "--test"}), 2,

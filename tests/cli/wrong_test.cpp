@@ -204,6 +204,23 @@ TEST_F(Wrong, ATableBesideAnAdapterThatIsNotTheModels) {
                 {"base_layer.weight is not the model's own", "row 0"});
 }
 
+// PEFT's setting says something of tied tables only, and of adapters on them.
+TEST_F(Wrong, TiedAdaptersWhereThereAreNone) {
+  const std::string settings = out_ + "/adapter_config.json";
+  auto run_tied = [&](const std::string& targets) {
+    std::vector<std::string> words = train(data_, out_);
+    words.insert(words.end(), {"--targets", targets});
+    EXPECT_EQ(wick(words).code, 0);
+    Json config = parse_json(contents(settings), settings);
+    config["ensure_weight_tying"] = true;
+    write_file(settings, dump_json(config));
+    return wick({"generate", "--model", model_, "--adapter-path", out_, "-p", "x", "-m", "1"});
+  };
+  const CliResult blocks = run_tied("q_proj");
+  EXPECT_EQ(blocks.code, 0) << blocks.err;
+  expect_failed(run_tied("q_proj,lm_head"), {"ensure_weight_tying is true", "lm_head"});
+}
+
 TEST_F(Wrong, AnAdapterOfAnotherModel) {
   std::string adapter = std::string(WICK_SOURCE_DIR) + "/tests/golden/qwen2_tied/adapter";
   expect_failed(wick({"generate", "--model", model_, "--adapter-path", adapter, "-p", "x"}),
@@ -230,12 +247,16 @@ TEST_F(Wrong, Data) {
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
-TEST_F(Wrong, AnAlphaOfNothingIsMentioned) {
-  std::vector<std::string> arguments = train(data_, out_);
-  for (const char* more : {"--alpha", "0"}) arguments.push_back(more);
-  const CliResult r = wick(arguments);
-  EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_NE((r.out + r.err).find("--alpha is 0"), std::string::npos) << r.out << r.err;
+TEST_F(Wrong, SettingsThatTrainNothingAreMentioned) {
+  for (const auto& [flag, value, said] :
+       {std::tuple{"--alpha", "0", "--alpha is 0"},
+        {"--bias", "all", "--bias all: the model has no such biases"}}) {
+    std::vector<std::string> arguments = train(data_, out_);
+    arguments.insert(arguments.end(), {flag, value});
+    const CliResult r = wick(arguments);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE((r.out + r.err).find(said), std::string::npos) << r.out << r.err;
+  }
 }
 
 TEST_F(Wrong, RowsOfCompletionsWantALabelForKto) {
@@ -356,6 +377,9 @@ TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
   words.insert(words.end(), {"--grad-accumulation-steps", "9223372036854775807"});
   expect_failed(wick(words), {"--grad-accumulation-steps", "wanted 1 to 1,000,000,000"});
   words = train(data_, out_);
+  words.insert(words.end(), {"--warmup", "0.1"});
+  expect_failed(wick(words), {"--warmup is 0.1, wanted a whole number of updates"});
+  words = train(data_, out_);
   words.insert(words.end(), {"--eps", "0"});
   expect_failed(wick(words), {"--eps is 0, wanted 1e-30 to 10"});
   expect_failed(wick({"plan", "--shape", "qwen2.5-0.5b", "--batch-size", "100000"}),
@@ -368,8 +392,10 @@ TEST_F(Wrong, SizesThatNobodyCanHaveMeant) {
 TEST_F(Wrong, MergingIntoWhatIsMerged) {
   ASSERT_EQ(wick(train(data_, out_)).code, 0);
   for (const std::string& save : {model_, out_})
-    expect_failed(wick({"merge", "--model", model_, "--adapter-path", out_, "--save-path", save}),
-                  {"--save-path", "own folder; name another"});
+    for (const char* file : {"", "/adapter_model.safetensors"})
+      expect_failed(wick({"merge", "--model", model_, "--adapter-path", out_ + file, "--save-path",
+                          save, "--overwrite"}),
+                    {"--save-path", "own folder; name another"});
 }
 
 }  // namespace

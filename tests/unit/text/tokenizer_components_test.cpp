@@ -240,9 +240,15 @@ TEST(Tokenizer, AddedTokensAreNumberedInOrder) {
   EXPECT_EQ(ids(added({}), R"({"pad_token": "<x>", "eos_token": "<y>"})"), std::pair(7, 6));
 
   // In a vocabulary with gaps the library would give one id twice; the file's own are kept.
-  Json gaps = added({{8, "<x>"}, {9, "<y>"}});
-  gaps["model"]["vocab"]["bc"] = 6;
-  EXPECT_EQ(ids(gaps), std::pair(8, 9));
+  auto gaps = [&](int x, int y) {
+    Json json = added({{x, "<x>"}, {y, "<y>"}});
+    json["model"]["vocab"]["bc"] = 6;
+    return json;
+  };
+  EXPECT_EQ(ids(gaps(8, 9)), std::pair(8, 9));
+  EXPECT_EQ(ids(gaps(5, 7)), std::pair(5, 7));
+  EXPECT_EQ(ids(gaps(8, 11)), std::pair(8, 11));
+  for (const int id : {5, 8}) EXPECT_THROW(ids(gaps(id, id)), Error) << id;
 }
 
 // White space that a token strips may be the next one's text.
