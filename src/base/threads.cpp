@@ -37,42 +37,60 @@ constexpr int kSpins = 4000;
 
 }  // namespace
 
+// A call is open to workers until its caller finds nothing left to take, and waits for those that
+// came in alone: one that the system has not woken, or not run, by then misses nothing, and nobody
+// waits for it. All of that is one word, so that nobody comes in to a call that has ended: which
+// call it is, whether it is open, and how many workers are inside.
 struct ThreadPool::Shared {
+  static constexpr uint64_t kOpen = uint64_t{1} << 32, kCall = kOpen << 1, kInside = kOpen - 1;
+
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> generation{0};
+  std::atomic<uint64_t> gate{0};
   std::atomic<int64_t> next{0};
-  std::atomic<int> busy{0};
   std::atomic<int> sleeping{0};
   std::atomic<bool> stop{false};
   Task task = nullptr;
   void* context = nullptr;
   int64_t count = 0;
 
+  uint64_t call() const { return gate.load(std::memory_order_acquire) / kCall; }
+
   void drain(int worker) {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;)
       task(context, i, worker);
+  }
+
+  // Whether the worker is inside of call `wanted`.
+  bool enter(uint64_t wanted) {
+    uint64_t now = gate.load(std::memory_order_relaxed);
+    while (now / kCall == wanted && (now & kOpen) != 0)
+      if (gate.compare_exchange_weak(now, now + 1, std::memory_order_acquire,
+                                     std::memory_order_relaxed))
+        return true;
+    return false;
   }
 
   void serve(int worker) {
     uint64_t seen = 0;
     for (;;) {
       int spins = 0;
-      while (generation.load(std::memory_order_acquire) == seen && !stop.load()) {
+      while (call() == seen && !stop.load()) {
         if (++spins < kSpins) {
           relax();
           continue;
         }
         std::unique_lock<std::mutex> lock(mutex);
         sleeping.fetch_add(1);
-        wake.wait(lock, [&] { return generation.load() != seen || stop.load(); });
+        wake.wait(lock, [&] { return gate.load() / kCall != seen || stop.load(); });
         sleeping.fetch_sub(1);
       }
       if (stop.load()) return;
-      seen = generation.load(std::memory_order_acquire);
+      seen = call();
+      if (!enter(seen)) continue;
       drain(worker);
-      busy.fetch_sub(1, std::memory_order_release);
+      gate.fetch_sub(1, std::memory_order_release);
     }
   }
 
@@ -112,15 +130,21 @@ void ThreadPool::run(int64_t n, Task task, void* context) {
   s.context = context;
   s.count = n;
   s.next.store(0, std::memory_order_relaxed);
-  s.busy.store(threads_ - 1, std::memory_order_relaxed);
-  s.generation.fetch_add(1);
+  s.gate.store((s.call() + 1) * Shared::kCall | Shared::kOpen);
   if (s.sleeping.load() > 0) {
-    // Taking the lock orders this wake-up after a worker's last look at the generation.
+    // Taking the lock orders this wake-up after a worker's last look at the gate.
     { std::lock_guard<std::mutex> lock(s.mutex); }
     s.wake.notify_all();
   }
   s.drain(0);
-  while (s.busy.load(std::memory_order_acquire) > 0) relax();
+  s.gate.fetch_and(~Shared::kOpen, std::memory_order_relaxed);
+  // A worker that is inside may have lost its processor to somebody else, or to this thread.
+  for (int spins = 0; (s.gate.load(std::memory_order_acquire) & Shared::kInside) != 0; ++spins) {
+    if (spins < kSpins)
+      relax();
+    else
+      std::this_thread::yield();
+  }
 }
 
 int usable_cpus() {

@@ -4,8 +4,9 @@
 // parallel(n, f) calls f(i), or f(i, worker) where f takes two, once for each i in [0, n) and
 // returns when all are done. `worker` in [0, threads()) names the calling thread's own scratch.
 // Which thread takes which i is not fixed, so a kernel keeps its results independent of the thread
-// count by making each i own its output and by fixing every sum's order inside one i. Workers spin
-// briefly between calls, then sleep. Not re-entrant: f must not call parallel().
+// count by making each i own its output and by fixing every sum's order inside one i. A worker that
+// comes too late for a call is not waited for. Workers spin briefly between calls, then sleep. Not
+// re-entrant: f must not call parallel().
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -68,7 +70,17 @@ TEST(ThreadPool, EachIndexOnceForAnyCount) {
   }
 }
 
-// Sanitizers map more than such a limit allows.
+TEST(ThreadPool, CallsFollowEachOther) {
+  ThreadPool pool(8);
+  std::vector<int64_t> made(5);  // plain, so that a sanitizer sees what is not ordered
+  for (int64_t call = 0; call < 2000; ++call) {
+    const int64_t n = call % 5 + 1;
+    pool.parallel(n, [&](int64_t i) { made[static_cast<size_t>(i)] = call + i; });
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(made[static_cast<size_t>(i)], call + i);
+  }
+}
+
+// Sanitizers map more than such a limit allows, and keep signals back.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ThreadPool, ThreadsThatTheSystemDoesNotGiveAreAnError) {
   rlimit before{};
@@ -84,6 +96,36 @@ TEST(ThreadPool, ThreadsThatTheSystemDoesNotGiveAreAnError) {
   }
   setrlimit(RLIMIT_AS, &before);
   EXPECT_NE(message.find("of 4096 threads"), std::string::npos) << message;
+}
+
+std::atomic<int> held{0};  // 1: a thread is in hold(), 2: it may go
+void hold(int) {
+  held.store(1);
+  while (held.load() != 2) {
+  }
+}
+
+TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
+  ThreadPool pool(2);
+  std::atomic<int> come{0};
+  pthread_t worker{};
+  pool.parallel(2, [&](int64_t, int who) {
+    if (who == 1) worker = pthread_self();
+    come.fetch_add(1);
+    while (come.load() < 2) {
+    }
+  });
+  struct sigaction holding {};
+  holding.sa_handler = hold;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGUSR1, &holding, &before), 0);
+  ASSERT_EQ(pthread_kill(worker, SIGUSR1), 0);
+  while (held.load() != 1) std::this_thread::yield();
+  int64_t sum = 0;
+  for (int call = 0; call < 10; ++call) pool.parallel(8, [&](int64_t i) { sum += i; });
+  EXPECT_EQ(sum, 10 * 28);
+  held.store(2);
+  sigaction(SIGUSR1, &before, nullptr);
 }
 #endif
 
