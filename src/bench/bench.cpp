@@ -31,7 +31,7 @@ constexpr Table kTables[] = {
     {{"kv-cache", "decoding with the KV cache and without"}, bench_kv_cache},
     {{"sampling", "choosing a token, beside a forward pass"}, bench_sampling},
     {{"memory", "weights, a forward pass, a training step, the KV cache"}, bench_memory},
-    {{"batch", "training and decoding at batches of 1, 4, 8, 16"}, bench_batch},
+    {{"batch", "training at batches of 1 to 16, decoding of 1 to 64"}, bench_batch},
     {{"packing", "rows of mixed length, packed and padded"}, bench_packing},
     {{"merge", "an adapter into the weights and out again"}, bench_merge},
     {{"profile", "where the time of a step goes, with --profile"}, nullptr},

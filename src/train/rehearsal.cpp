@@ -201,16 +201,15 @@ double Rehearser::whole_updates(double pack_seconds, RunTimes& times) {
   if (PrefixCache* prefix = step_.prefix())
     for (std::span<const Pack> packs : updates)
       for (const Pack& pack : packs) prefix->rows(pack, RowSet::kTrain);
-  const double optimizer = repeated([&] { update(); });
   const Clock::time_point start = Clock::now();
-  std::vector<double> seconds;  // each as if it had the run's common work
+  std::vector<double> tried, works;
   for (size_t i = 0; seconds_since(start) < 0.6 * allowed_ && i < kMostRounds; ++i) {
     if (given_up() && i > 0) break;
-    const double took = timed([&] { end(i); });
-    const double work = work_of(updates[i % updates.size()]);
-    seconds.push_back(optimizer + std::max(0.0, took - optimizer) * update_work_ / work);
+    tried.push_back(timed([&] { end(i); }));
+    works.push_back(work_of(updates[i % updates.size()]));
   }
   step_.abandon();
+  const std::vector<double> seconds = seconds_at(update_work_, tried, works);
   const Spread spread = spread_of(seconds, kStretchSeconds);
   times.low = spread.low;
   times.high = spread.high;
@@ -354,6 +353,35 @@ Spread spread_of(std::span<const double> seconds, double stretch) {
   // One of many stretches that met a hiccup says nothing of a run.
   const size_t cut = means.size() / 10;
   return {std::min(1.0, means[cut] / mean), std::max(1.0, means[means.size() - 1 - cut] / mean)};
+}
+
+std::vector<double> seconds_at(double work, std::span<const double> seconds,
+                               std::span<const double> works) {
+  WICK_CHECK(seconds.size() == works.size(), "durations without work");
+  // Those that something else made long say nothing of work.
+  const double usual = 3 * steady_mean(seconds);
+  double count = 0, sum_seconds = 0, sum_works = 0;
+  auto each = [&](auto&& f) {
+    for (size_t i = 0; i < seconds.size(); ++i)
+      if (seconds[i] <= usual) f(seconds[i], works[i]);
+  };
+  each([&](double s, double w) {
+    count += 1;
+    sum_seconds += s;
+    sum_works += w;
+  });
+  double both = 0, square = 0;
+  each([&](double s, double w) {
+    both += (s - sum_seconds / count) * (w - sum_works / count);
+    square += (w - sum_works / count) * (w - sum_works / count);
+  });
+  const double most = count > 0 ? sum_seconds / sum_works : 0;
+  // Of equal works nothing is known but that.
+  const double slope = square > 0 ? std::clamp(both / square, 0.0, most) : most;
+  std::vector<double> moved(seconds.begin(), seconds.end());
+  for (size_t i = 0; i < moved.size(); ++i)
+    moved[i] = std::max(0.0, moved[i] + slope * (work - works[i]));
+  return moved;
 }
 
 RunTimes rehearse(TrainStep& step, const Rehearsal& run) { return Rehearser(step, run).measure(); }

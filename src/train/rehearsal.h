@@ -33,6 +33,13 @@ struct Spread {
 };
 Spread spread_of(std::span<const double> seconds, double stretch);
 
+// Durations of tasks of different work as if each had had `work`: a straight line through them says
+// what more of it costs, at most in proportion and at least nothing. Dividing each by its own work
+// would count the small ones too much wherever a part of their time is the same for all.
+// Requires: as many works, all above 0.
+std::vector<double> seconds_at(double work, std::span<const double> seconds,
+                               std::span<const double> works);
+
 // What trying may take: a share of a short run up to some seconds, a small one of a long run up to
 // more of them, and of one that ends at once as much as the run.
 struct RehearsalTime {

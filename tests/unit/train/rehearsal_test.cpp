@@ -147,6 +147,30 @@ TEST(TypicalPacks, AreSpreadOverAllAndTheMiddleComesFirst) {
   EXPECT_EQ(typical_packs({all[0]}, 3).size(), 1U);
 }
 
+TEST(SecondsAt, AFixedPartIsCountedOnce) {
+  const double works[] = {1, 2, 4, 9};
+  auto sum = [](const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); };
+  const double fixed[] = {3, 3, 3, 3};
+  EXPECT_NEAR(sum(seconds_at(4, fixed, works)), 12, 1e-12);
+  const double in_proportion[] = {2, 4, 8, 18};
+  EXPECT_NEAR(sum(seconds_at(4, in_proportion, works)), 32, 1e-12);
+  EXPECT_NEAR(sum(seconds_at(6, in_proportion, works)), 48, 1e-12);
+  const double both[] = {5, 7, 11, 21};
+  for (double s : seconds_at(5, both, works)) EXPECT_NEAR(s, 13, 1e-12);
+}
+
+TEST(SecondsAt, NothingFallsBelowZeroOrFollowsAHiccup) {
+  const double works[] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const double shrinking[] = {8, 7, 6, 5, 4, 3, 2, 1};
+  const std::vector<double> same = seconds_at(100, shrinking, works);
+  EXPECT_EQ(same, std::vector<double>(std::begin(shrinking), std::end(shrinking)));
+  const double disturbed[] = {1, 1, 1, 1, 1, 1, 1, 99};
+  EXPECT_EQ(seconds_at(16, disturbed, works).front(), 1);
+  const double equal[] = {2, 2}, equal_works[] = {4, 4};
+  EXPECT_EQ(seconds_at(8, equal, equal_works).front(), 4);
+  EXPECT_TRUE(seconds_at(1, {}, {}).empty());
+}
+
 TEST(Spread, IsThatOfStretchesAndNotOfSingleTries) {
   // One try in four is late: every stretch has its share of those.
   std::vector<double> jitter;
