@@ -8,7 +8,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ATTENTION = ("q_proj", "v_proj")
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-LEARNING_RATE = 1e-3  # of the ten steps that are compared
 BENCH_LEARNING_RATE = 1e-4  # of wick bench
 PROMPT, ROOM = 128, 384  # tokens before decoding, and what the cache holds
 
@@ -46,6 +45,7 @@ class Group:
     rank: int = 8
     targets: tuple = ATTENTION
     quick: bool = True
+    learning_rate: float = 1e-3  # of the ten steps that are compared
     more: dict = field(default_factory=dict)
 
     def steps(self):
@@ -76,7 +76,9 @@ def train(name, title, *peers, **more):
 def all_groups():
     usual = lambda: (torch("graphs"), torch("compile"), torch("eager"), mlx())
     rank8 = "LoRA rank 8 on q and v"
-    large = {"batch": 1, "seq": 2048, "rank": 16, "targets": ALL, "quick": False}
+    # At 1e-3 their losses jump, in f32 too, and rounding decides how far: nothing to compare.
+    large = {"batch": 1, "seq": 2048, "rank": 16, "targets": ALL, "quick": False,
+             "learning_rate": 1e-4}
     return [
         train("train-1x512", f"Training step, 1 × 512 tokens, {rank8}", *usual(),
               torch("onegraph", quick=False), torch("graphs", adapter_dtype="bf16", quick=False)),
@@ -129,7 +131,7 @@ def wick_check(s, group, case, paths, work):
                 "--init-adapter", paths["adapter"], "--adapter-path", work / "adapter",
                 "--dtype", "bf16", "--rank", group.rank, "--alpha", 2 * group.rank, "--targets",
                 ",".join(group.targets), "--batch-size", group.batch, "--iters", 10,
-                "--no-shuffle", "--learning-rate", LEARNING_RATE, "--lr-schedule", "constant",
+                "--no-shuffle", "--learning-rate", group.learning_rate, "--lr-schedule", "constant",
                 "--warmup", 0, "--weight-decay", 0.01, "--grad-clip", 1, "--steps-per-report", 1,
                 "--steps-per-eval", 0, "--save-every", 1000, "--max-seq-length", group.seq + 1,
                 "--device", s.device, "--json"]

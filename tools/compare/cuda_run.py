@@ -148,7 +148,7 @@ class GroupRun:
         job = {"kind": g.kind, "mode": mode, "device": s.device, "batch": g.batch, "seq": g.seq,
                "prompt": s.prompt, "room": case_list.ROOM, "dtype": "bf16",
                "adapter_dtype": case.adapter_dtype if case else "f32",
-               "learning_rate": case_list.LEARNING_RATE,
+               "learning_rate": self.group.learning_rate,
                "bench_learning_rate": case_list.BENCH_LEARNING_RATE,
                **{k: str(v) for k, v in self.paths.items()}}
         if mode == "reference":
