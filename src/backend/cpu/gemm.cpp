@@ -379,7 +379,6 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
     widen(c.bias.data, c.bias.dtype, n, bias);
   }
   if (n <= kSkinnyCols && !a.transposed) return skinny(pool, m, n, k, a, b, c, packed_b, bias);
-  const TileFn wide = tile_fn(p.mr, kMaxCols), narrow = tile_fn(p.mr, kLanes);
   for (int64_t k0 = 0; k0 < k; k0 += p.depth) {
     const int64_t depth = std::min(p.depth, k - k0);
     for (int64_t m0 = 0; m0 < m; m0 += p.rows) {
@@ -416,6 +415,7 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
                                    bool leads) HWY_ATTR {
           const bool first = k0 + kb == 0;
           const int64_t j = jb * kMaxCols, nr = panel_cols(j, cols);
+          const TileFn whole = tile_fn(p.mr, nr);
           Tile t;
           t.b = packed_b + j * depth + kb * nr;
           t.depth = std::min(p.block, depth - kb);
@@ -442,21 +442,22 @@ void gemm(ThreadPool& pool, int64_t m, int64_t n, int64_t k, const MatA& a, cons
               t.ahead = t.b + kMaxCols * depth + (ia - ia0) % 2 * kLanes * t.depth;
             else
               t.ahead = t.a + p.mr * depth;
+            // The last panel's rows may be fewer: no more than those are multiplied.
+            const TileFn fn = t.rows == p.mr ? whole : tile_fn(t.rows, nr);
             if (c.gated) {
               Tile g = t;
               g.c = tiles;
               g.ldc = kMaxCols;
-              g.rows = p.mr;
-              wide(g);
+              fn(g);
               g.c += p.mr * kMaxCols;
               g.b += kMaxCols * depth;
               if (bias != nullptr) g.bias += n / 2;
-              wide(g);
+              fn(g);
               gate_tile(tiles, p.mr, t.rows,
                         c.gated.as<float>() + (m0 + r) * c.gated.ld + (n0 + j) / 2, c.gated.ld);
               continue;
             }
-            (nr == kMaxCols ? wide : narrow)(t);
+            fn(t);
           }
         };
         const int64_t tiles_down = (a_panels + ta - 1) / ta;
