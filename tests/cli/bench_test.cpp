@@ -74,7 +74,7 @@ TEST_F(Bench, TheOtherTables) {
                                               {"kv-cache", 2},
                                               {"sampling", 4},
                                               {"memory", 4},
-                                              {"batch", 8},
+                                              {"batch", 9},
                                               {"merge", 2}}));
 }
 

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "backend/cpu/amx.h"
-#include "backend/cpu/amx_attention.h"
+#include "backend/cpu/tile_attention.h"
 #include "backend/cpu/optimizer.h"
 #include "backend/cpu/quant_fixed.h"
 #include "backend/cpu/quant_tiles.h"
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(const BackendOptions& options)
       : rung_(choose_rung(options.cpu_isa)), pool_(options.threads) {
     for (auto list :
-         {cpu::tile_candidates, cpu::bf16_act_candidates, cpu::amx_attention_candidates,
+         {cpu::tile_candidates, cpu::bf16_act_candidates, cpu::tile_attention_candidates,
           cpu::fixed_linear_candidates, cpu::quant_linear_candidates, cpu::linear_candidates,
           cpu::norm_candidates, cpu::elementwise_candidates, cpu::row_candidates,
           cpu::column_candidates, cpu::attention_fwd_candidates, cpu::attention_bwd_candidates,

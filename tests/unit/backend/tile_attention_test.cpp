@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on AMX against plain loops in double, inside guard bytes, with several thread counts.
-#include "backend/cpu/amx_attention.h"
+// Attention in tiles of bf16 against plain loops in double, inside guard bytes, with several thread
+// counts, on each rung that has them.
+#include "backend/cpu/tile_attention.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/amx.h"
 #include "base/check.h"
 #include "base/half.h"
 #include "base/rng.h"
@@ -73,8 +73,9 @@ Case packed(int64_t heads, int64_t kv_heads, int64_t e, std::vector<int> lengths
 // One step's operands and results.
 class Attention {
  public:
-  Attention(Rng& rng, Case given)
-      : c_(std::move(given)),
+  Attention(Rng& rng, Case given, cpu::Rung rung)
+      : rung_(rung),
+        c_(std::move(given)),
         tokens_(static_cast<int64_t>(c_.begin.size())),
         keys_(c_.keys > 0 ? c_.keys : tokens_),
         q(rng, tokens_, c_.heads * c_.e),
@@ -103,7 +104,7 @@ class Attention {
     }
     for (size_t i = 0; i < out.size(); ++i) step.outputs.push_back({kNone, OutMode::kWrite});
     StepArgs args{.step = &step, .in = in, .out = out, .scratch = nullptr, .pool = &pool};
-    for (const Candidate& kernel : cpu::amx_attention_candidates(cpu::Rung::kAmx)) {
+    for (const Candidate& kernel : cpu::tile_attention_candidates(rung_)) {
       if (kernel.dir != dir) continue;
       ASSERT_TRUE(kernel.accepts(args));
       const size_t bytes = kernel.scratch(args, threads);
@@ -194,6 +195,7 @@ class Attention {
     }
   }
 
+  cpu::Rung rung_;
   Case c_;
   int64_t tokens_, keys_;
 
@@ -202,54 +204,58 @@ class Attention {
   std::vector<float> lse;
 };
 
-class AmxAttention : public testing::Test {
+class TileAttention : public testing::TestWithParam<cpu::Rung> {
  protected:
   void SetUp() override {
-    if (!cpu::amx_problem().empty()) GTEST_SKIP() << cpu::amx_problem();
+    if (!cpu::rung_works(GetParam())) GTEST_SKIP() << "not on this machine";
   }
+  static Attention attention(Rng& rng, const Case& c) { return {rng, c, GetParam()}; }
 };
+INSTANTIATE_TEST_SUITE_P(Rungs, TileAttention,
+                         testing::Values(cpu::Rung::kAmx, cpu::Rung::kAvx512Bf16),
+                         [](const auto& info) { return cpu::rung_name(info.param); });
 
-TEST_F(AmxAttention, PackedBothWays) {
+TEST_P(TileAttention, PackedBothWays) {
   Rng rng(1);
   for (const Case& c :
        {packed(1, 1, 1, {1}), packed(4, 2, 8, {5, 1, 70}), packed(7, 1, 64, {17}),
         packed(3, 1, 40, {129}), packed(6, 2, 80, {60, 1, 1, 1, 68}), packed(2, 2, 128, {300}),
         packed(14, 2, 64, {100, 29, 1, 1, 33}), packed(2, 1, 256, {40, 7}),
         packed(130, 1, 4, {3, 2}), packed(1, 1, 16, {1100})})
-    Attention(rng, c).expect_right(
+    attention(rng, c).expect_right(
         cat("H ", c.heads, " K ", c.kv_heads, " E ", c.e, " T ", c.begin.size()));
 }
 
-TEST_F(AmxAttention, Windows) {
+TEST_P(TileAttention, Windows) {
   Rng rng(2);
   for (const Case& c : {packed(7, 1, 64, {200, 100}, 70), packed(2, 2, 80, {7, 7, 130}, 3),
                         packed(3, 1, 20, {50}, 1), packed(1, 1, 32, {700}, 20)})
-    Attention(rng, c).expect_right(cat("window ", c.window, " T ", c.begin.size()));
+    attention(rng, c).expect_right(cat("window ", c.window, " T ", c.begin.size()));
 }
 
 // begin never decreases, but segments share keys; and rows that see nothing.
-TEST_F(AmxAttention, RangesOfEveryKind) {
+TEST_P(TileAttention, RangesOfEveryKind) {
   Rng rng(3);
   Case shared = packed(4, 2, 16, {90});
   for (int32_t t = 0; t < 90; ++t) shared.begin[static_cast<size_t>(t)] = t / 3;
-  Attention(rng, shared).expect_right("shared keys");
+  attention(rng, shared).expect_right("shared keys");
   Case cache{14, 2, 64, 0, {0, 3, 700, 700, 100, 1499}, {1300, 3, 1500, 1499, 101, 1500}, 1500};
-  Attention(rng, cache).expect_right("ranges of a cache");
+  attention(rng, cache).expect_right("ranges of a cache");
   cache.window = 100;
-  Attention(rng, cache).expect_right("ranges of a cache, window");
+  attention(rng, cache).expect_right("ranges of a cache, window");
   Case prefill{4, 2, 48, 0, {}, {}, 1300};
   for (int32_t t = 0; t < 20; ++t) {
     prefill.begin.push_back(7);
     prefill.end.push_back(1200 + t);
   }
-  Attention(rng, prefill).expect_right("prefill behind a cache");
-  Attention(rng, Case{14, 2, 64, 0, {0}, {2100}, 2100}).expect_right("decode");
+  attention(rng, prefill).expect_right("prefill behind a cache");
+  attention(rng, Case{14, 2, 64, 0, {0}, {2100}, 2100}).expect_right("decode");
 }
 
 // Without lse, without dk.
-TEST_F(AmxAttention, AbsentOutputs) {
+TEST_P(TileAttention, AbsentOutputs) {
   Rng rng(4);
-  Attention a(rng, packed(6, 2, 32, {50, 20}));
+  Attention a = attention(rng, packed(6, 2, 32, {50, 20}));
   a.run(Dir::kForward, 1);
   const std::vector<uint16_t> y = a.y.bits();
   a.run(Dir::kBackward, 1);
@@ -262,11 +268,11 @@ TEST_F(AmxAttention, AbsentOutputs) {
 }
 
 // A segment's rows have the same bits wherever it lies, and in any batch of decoded rows.
-TEST_F(AmxAttention, RowsAreIndependent) {
+TEST_P(TileAttention, RowsAreIndependent) {
   Rng rng(5);
   const int64_t before = 37, n = 150, heads = 6, kv_heads = 2, e = 40;
-  Attention both(rng, packed(heads, kv_heads, e, {before, n}));
-  Attention alone(rng, packed(heads, kv_heads, e, {n}));
+  Attention both = attention(rng, packed(heads, kv_heads, e, {before, n}));
+  Attention alone = attention(rng, packed(heads, kv_heads, e, {n}));
   for (auto [from, to] : {std::pair{&both.q, &alone.q},
                           {&both.k, &alone.k},
                           {&both.v, &alone.v},
@@ -285,11 +291,11 @@ TEST_F(AmxAttention, RowsAreIndependent) {
         std::equal(some.begin(), some.end(), all.end() - static_cast<int64_t>(some.size())));
   }
   Case many{heads, kv_heads, e, 0, {0, 900, 100}, {1000, 2000, 650}, 2000};
-  Attention batch(rng, many);
+  Attention batch = attention(rng, many);
   batch.run(Dir::kForward, 2);
   for (int64_t t = 0; t < 3; ++t) {
     const size_t i = static_cast<size_t>(t);
-    Attention row(rng, {heads, kv_heads, e, 0, {many.begin[i]}, {many.end[i]}, 2000});
+    Attention row = attention(rng, {heads, kv_heads, e, 0, {many.begin[i]}, {many.end[i]}, 2000});
     row.k = batch.k;
     row.v = batch.v;
     std::copy_n(batch.q.at(t, 0), heads * e, row.q.at(0, 0));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention forward and backward on AMX share: operands as plain pointers, packing into tiles,
-// products of tiles, 2^x.
+// What attention forward and backward in tiles of bf16 share: operands as plain pointers, packing
+// into tiles, products of tiles, 2^x.
 //
 // A row is a (position, query head) pair, positions first; the heads that share a kv head are rows
 // of one product. Scores are made transposed, as tiles [16 keys][16 rows]: rows lie across a
@@ -11,10 +11,11 @@
 #include "backend/cpu/bf16-inl.h"
 
 #if WICK_CPU_BF16
+#include "backend/cpu/product.h"
 #include "backend/kernels.h"
 
 // Before a loop of constant length over an array of vectors that is to live in registers.
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 
 constexpr int64_t kTile = 16;        // rows of a tile
 constexpr int64_t kStep = 32;        // elements of the sum in one product of tiles
@@ -84,10 +85,10 @@ inline bool takes_heads(const StepArgs& args) {
   return a.head_dim <= kMaxHead && a.scale > 0;
 }
 
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 
 WICK_BF16_BEGIN
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 
 using Vec = __m512;
 
@@ -249,46 +250,102 @@ struct Tiles {
   int64_t across, along;
 };
 
-// C[32, 16 * Columns] (+)= A B over `steps` steps of the sum; C's tiles by rows `down` apart, by
-// columns `right` apart.
-template <int Columns, bool Continue>
-inline void multiply(const Tiles& a, const Tiles& b, int64_t steps, std::byte* c, int64_t down,
-                     int64_t right) {
-  if constexpr (Continue) {
-    _tile_loadd(0, c, 64);
-    _tile_loadd(2, c + down, 64);
-    if constexpr (Columns == 2) {
-      _tile_loadd(1, c + right, 64);
-      _tile_loadd(3, c + down + right, 64);
+// What multiplies, on each rung: C[32, 16 * Columns] (+)= A B over `steps` steps of the sum; C's
+// tiles by rows `down` apart, by columns `right` apart. A thread calls begin() before its products
+// and end() after them.
+struct AmxTiles {
+  static void begin() { kAmxUnit.begin(16); }
+  static void end() { kAmxUnit.end(); }
+  template <int Columns, bool Continue>
+  static void multiply(const Tiles& a, const Tiles& b, int64_t steps, std::byte* c, int64_t down,
+                       int64_t right) {
+    if constexpr (Continue) {
+      _tile_loadd(0, c, 64);
+      _tile_loadd(2, c + down, 64);
+      if constexpr (Columns == 2) {
+        _tile_loadd(1, c + right, 64);
+        _tile_loadd(3, c + down + right, 64);
+      }
+    } else {
+      _tile_zero(0);
+      _tile_zero(2);
+      if constexpr (Columns == 2) {
+        _tile_zero(1);
+        _tile_zero(3);
+      }
     }
-  } else {
-    _tile_zero(0);
-    _tile_zero(2);
+    const std::byte *left = a.at, *top = b.at;
+    for (int64_t s = 0; s < steps; ++s, left += a.along, top += b.along) {
+      _tile_loadd(4, left, 64);
+      _tile_loadd(6, top, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(5, left + a.across, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if constexpr (Columns == 2) {
+        _tile_loadd(7, top + b.across, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, c, 64);
+    _tile_stored(2, c + down, 64);
     if constexpr (Columns == 2) {
-      _tile_zero(1);
-      _tile_zero(3);
+      _tile_stored(1, c + right, 64);
+      _tile_stored(3, c + down + right, 64);
     }
   }
-  const std::byte *left = a.at, *top = b.at;
-  for (int64_t s = 0; s < steps; ++s, left += a.along, top += b.along) {
-    _tile_loadd(4, left, 64);
-    _tile_loadd(6, top, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, left + a.across, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    if constexpr (Columns == 2) {
-      _tile_loadd(7, top + b.across, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
+};
+
+// With AVX-512's dot products of bf16 pairs: some rows of both tiles' sums stay in registers.
+class Dots {
+ public:
+  static void begin() {}
+  static void end() {}
+  template <int Columns, bool Continue>
+  static void multiply(const Tiles& a, const Tiles& b, int64_t steps, std::byte* c, int64_t down,
+                       int64_t right) {
+    constexpr int kRows = 16 / Columns;
+    for (int64_t tile = 0; tile < 2; ++tile)
+      for (int64_t row = 0; row < kTile; row += kRows)
+        some_rows<kRows, Columns, Continue>({a.at + tile * a.across + row * 64, 0, a.along}, b,
+                                            steps, c + tile * down + row * 64, right);
+  }
+
+ private:
+  template <int Rows, int Columns, bool Continue>
+  static void some_rows(const Tiles& a, const Tiles& b, int64_t steps, std::byte* c,
+                        int64_t right) {
+    Vec sum[Rows][Columns];
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int n = 0; n < Columns; ++n)
+        sum[i][n] = Continue ? _mm512_load_ps(c + n * right + i * 64) : _mm512_setzero_ps();
+    }
+    const std::byte *left = a.at, *top = b.at;
+    for (int64_t s = 0; s < steps; ++s, left += a.along, top += b.along)
+      for (int64_t pair = 0; pair < kTile; ++pair) {
+        __m512bh across[Columns];
+        WICK_UNROLL
+        for (int n = 0; n < Columns; ++n)
+          across[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(top + n * b.across + pair * 64));
+        WICK_UNROLL
+        for (int i = 0; i < Rows; ++i) {
+          int both;
+          __builtin_memcpy(&both, left + i * 64 + pair * 4, sizeof both);
+          const auto down = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
+          WICK_UNROLL
+          for (int n = 0; n < Columns; ++n)
+            sum[i][n] = _mm512_dpbf16_ps(sum[i][n], down, across[n]);
+        }
+      }
+    WICK_UNROLL
+    for (int i = 0; i < Rows; ++i) {
+      WICK_UNROLL
+      for (int n = 0; n < Columns; ++n) _mm512_store_ps(c + n * right + i * 64, sum[i][n]);
     }
   }
-  _tile_stored(0, c, 64);
-  _tile_stored(2, c + down, 64);
-  if constexpr (Columns == 2) {
-    _tile_stored(1, c + right, 64);
-    _tile_stored(3, c + down + right, 64);
-  }
-}
+};
 
 // [16 of e][16 rows] in f32, times a factor by row, as halves of each row; null rows are left out.
 inline void unpack_tile(const std::byte* from, Vec factor, uint16_t* const* rows, int64_t offset,
@@ -308,6 +365,6 @@ inline void unpack_tile(const std::byte* from, Vec factor, uint16_t* const* rows
           reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_castsi512_ps(r[i]))));
 }
 
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 WICK_BF16_END
 #endif

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention backward on AMX, one chunk of rows against the keys of its part; the tasks are in
-// amx_attention_bwd.cpp, which alone includes this file.
+// attention backward in tiles of bf16, one chunk of rows against the keys of its part; the tasks
+// are in tile_attention_bwd.cpp, which alone includes this file.
 //
 // Rows and keys are counted from the part's start; every sum runs over 32 rows or 32 keys at a
 // time, in order, from where the block before left it in f32.
 #pragma once
 
-#include "backend/cpu/amx_attention-inl.h"
+#include "backend/cpu/tile_attention-inl.h"
 
 #if WICK_CPU_BF16
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 constexpr int64_t kKeys = 64;        // of a block
@@ -84,10 +84,10 @@ struct Work {
 };
 
 }  // namespace
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 
 WICK_BF16_BEGIN
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 void clear_tiles(std::byte* at, int64_t tiles) {
@@ -174,14 +174,16 @@ struct Cell {
   int64_t key, row;  // steps; `row` counts from the chunk's start
 };
 
+template <typename Multiplier>
 void make_cell(const Work& w, const Heads& h, const Cell& c, std::byte* stage) {
   const int64_t across = h.steps * kTileSize;
   const Tiles k{w.k + 2 * c.key * across, across, kTileSize};
   const Tiles v{w.v + 2 * c.key * across, across, kTileSize};
   const Tiles q{w.q + 2 * c.row * across, across, kTileSize};
   const Tiles dy{w.dy + 2 * c.row * across, across, kTileSize};
-  multiply<2, false>(k, q, h.steps, stage, 2 * kTileSize, kTileSize);
-  multiply<2, false>(v, dy, h.steps, stage + 4 * kTileSize, 2 * kTileSize, kTileSize);
+  Multiplier::template multiply<2, false>(k, q, h.steps, stage, 2 * kTileSize, kTileSize);
+  Multiplier::template multiply<2, false>(v, dy, h.steps, stage + 4 * kTileSize, 2 * kTileSize,
+                                          kTileSize);
   memory_fence();
 }
 
@@ -266,12 +268,13 @@ struct Products {
     return n % 2 == 0 ? wants.dv : wants.dk;
   }
 
+  template <typename Multiplier>
   void run(const Work& w, const Heads& h, const Wants& wants, int64_t until) {
     memory_fence();
     for (; done < until; ++done) {
       if (!wanted(h, wants, done)) continue;
       const Unit u = unit(w, h, done);
-      multiply<2, true>(u.a, u.b, u.steps, u.c, u.down, u.right);
+      Multiplier::template multiply<2, true>(u.a, u.b, u.steps, u.c, u.down, u.right);
     }
     memory_fence();
   }
@@ -280,6 +283,7 @@ struct Products {
 // Tiles of rows [tile, tile + tiles) of the packed chunk against the packed block of keys, which
 // starts at key j0 of the part and at tile `key_tile` of dk and dv. While the vectors of this block
 // are at work, the products of the one before run; this block's are left in `products`.
+template <typename Multiplier>
 void block(const Backward& b, const Work& w, const Wants& wants, int64_t tile, int64_t tiles,
            int64_t j0, int64_t keys, int64_t key_tile, Products& products) {
   const Heads& h = b.heads;
@@ -294,17 +298,18 @@ void block(const Backward& b, const Work& w, const Wants& wants, int64_t tile, i
   const int64_t from = low / kStep, stop = up(high, kStep) / kStep;
   const int64_t row0 = tile / 2, row_steps = tiles / 2, cells = (stop - from) * row_steps;
   const Block to = products.block.p == w.blocks[0].p ? w.blocks[1] : w.blocks[0];
-  make_cell(w, h, {from, row0}, w.stage[0]);
+  make_cell<Multiplier>(w, h, {from, row0}, w.stage[0]);
   for (int64_t i = 0; i < cells; ++i) {
     const int64_t n = i + 1;
-    if (n < cells) make_cell(w, h, {from + n / row_steps, row0 + n % row_steps}, w.stage[n % 2]);
+    if (n < cells)
+      make_cell<Multiplier>(w, h, {from + n / row_steps, row0 + n % row_steps}, w.stage[n % 2]);
     const Cell c{from + i / row_steps, row0 + i % row_steps};
     const Bounds& bounds = w.bounds[c.row];
     const int64_t key = j0 + c.key * kStep;
     const bool whole = bounds.low_max <= key && bounds.high_min >= key + kStep;
     for (int64_t half = 0; half < 2; ++half) {
       (whole ? finish_cell<false> : finish_cell<true>)(w, h, c, half, j0, row0, w.stage[i % 2], to);
-      products.run(w, h, wants, (2 * i + half + 1) * products.units / (2 * cells));
+      products.run<Multiplier>(w, h, wants, (2 * i + half + 1) * products.units / (2 * cells));
     }
   }
   products = {to, tile, tiles, from, stop, key_tile, 0, h.steps * (2 * (stop - from) + tiles / 2)};
@@ -312,6 +317,7 @@ void block(const Backward& b, const Work& w, const Wants& wants, int64_t tile, i
 
 // Positions [t0, t1) of the part at `start` against its keys [from, stop), both counted from the
 // part's start; dk and dv begin at `from`.
+template <typename Multiplier>
 void chunk(const Backward& b, const Work& w, int64_t kv, int64_t start, int64_t t0, int64_t t1,
            int64_t from, int64_t stop, const Wants& wants) {
   const Heads& h = b.heads;
@@ -329,8 +335,9 @@ void chunk(const Backward& b, const Work& w, int64_t kv, int64_t start, int64_t 
     pack_keys(b, w, kv, start + j0, keys, wants);
     Products products;
     for (int64_t t = 0; t < tiles; t += kRowTiles)
-      block(b, w, wants, t, least(kRowTiles, tiles - t), j0, keys, (j0 - from) / kTile, products);
-    products.run(w, h, wants, products.units);
+      block<Multiplier>(b, w, wants, t, least(kRowTiles, tiles - t), j0, keys, (j0 - from) / kTile,
+                        products);
+    products.run<Multiplier>(w, h, wants, products.units);
   }
   if (!wants.dq) return;
   RowWalk walk{b.dq.at(t0, kv * h.group * h.e), b.dq.ld, h.e, h.group, rows};
@@ -357,6 +364,7 @@ void put_keys(const Heads& h, const std::byte* from, float factor, const Halves&
 }
 
 // dk and dv, and dq if it is wanted, of the part's keys [from, stop).
+template <typename Multiplier>
 void make_keys(const Backward& b, const Work& w, int64_t kv, int64_t start, int64_t end,
                int64_t from, int64_t stop, const Wants& wants) {
   const Heads& h = b.heads;
@@ -366,7 +374,7 @@ void make_keys(const Backward& b, const Work& w, int64_t kv, int64_t start, int6
   const int64_t positions = chunk_positions(h);
   // The rows before `from` see none of these keys.
   for (int64_t t0 = start + from / positions * positions; t0 < end; t0 += positions)
-    chunk(b, w, kv, start, t0, least(end, t0 + positions), from, stop, wants);
+    chunk<Multiplier>(b, w, kv, start, t0, least(end, t0 + positions), from, stop, wants);
   if (wants.dk) put_keys(h, w.dk, h.scale, b.dk, start + from, stop - from, kv);
   if (wants.dv) put_keys(h, w.dv, 1.0f, b.dv, start + from, stop - from, kv);
 }
@@ -398,6 +406,6 @@ void lone_rows(const Backward& b, int64_t kv, int64_t t0, int64_t t1) {
 }
 
 }  // namespace
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 WICK_BF16_END
 #endif

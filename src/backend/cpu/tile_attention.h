@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on AMX: q, k, v, y and their gradients in bf16, lse and every sum in f32; any length,
-// heads of up to 256, packed segments, windows, ranges of a cache.
+// Attention for the rungs amx and avx512_bf16: q, k, v, y and their gradients in bf16, lse and
+// every sum in f32; any length, heads of up to 256, packed segments, windows, ranges of a cache.
 //
 // Promised: the same bits for any number of threads; a row's y and lse depend on its query, its
 // range of keys and where its first key block begins (at begin) alone, so not on its place or on
@@ -11,11 +11,11 @@
 
 namespace wick::cpu {
 
-// Forward and backward; empty for other rungs, and in a binary without code for AMX.
-Candidates amx_attention_candidates(Rung rung);
+// Forward and backward; empty for other rungs, and in a binary without code for these.
+Candidates tile_attention_candidates(Rung rung);
 
-namespace amx_attention {
-extern const Candidate kForward;
+namespace tile_attention {
+Candidate forward(Rung rung);  // either of the two
 }
 
 }  // namespace wick::cpu

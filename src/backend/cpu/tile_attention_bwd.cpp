@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention backward on AMX, from bf16 operands. Probabilities are made again from q, k and lse:
+// attention backward in tiles, from bf16 operands. Probabilities are made again from q, k and lse:
 //   p = 2^(scale' q·k - lse'), ds = p (dy·v - dy·y)
 //   dv = Σ p dy, dk = scale Σ ds q, dq = scale Σ ds k
-// Bound by what the five products read from the second cache. T = 512 causal, 14 heads of 64 on 2:
-// 2.3 ms on one thread (Emerald Rapids, 2026-11).
+// On AMX bound by what the five products read from the second cache, else by the products. T = 512
+// causal, 14 heads of 64 on 2: 2.3 ms on one thread of Emerald Rapids with AMX, 3.7 on two of Zen 4
+// by dots (2026-11).
 //
 // A part is a stretch of rows that see no key of another part: one packed segment. The same bits
 // come out whether one task makes dq, dk and dv of a part in one pass, or, where parts are too few
 // for the threads, tasks own rows (dq) or keys (dk, dv) and make the probabilities twice.
-#include "backend/cpu/amx_attention.h"
-#include "backend/cpu/amx_attention_bwd-inl.h"
 #include "backend/cpu/attention_parts.h"
+#include "backend/cpu/tile_attention.h"
+#include "backend/cpu/tile_attention_bwd-inl.h"
 
 #if WICK_CPU_BF16
-#include "backend/cpu/product.h"
 #include "base/threads.h"
 
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 Backward backward_of(const StepArgs& args) {
@@ -35,6 +35,7 @@ Backward backward_of(const StepArgs& args) {
           args.in[6].as<const int32_t>()};
 }
 
+template <typename Multiplier>
 void attention_bwd(const StepArgs& args) {
   const Backward b = backward_of(args);
   const Heads& h = b.heads;
@@ -66,20 +67,20 @@ void attention_bwd(const StepArgs& args) {
     for (int64_t n; i >= (n = key_tasks(*part) + row_tasks(*part)); ++part) i -= n;
     if (part->lone) return lone_rows(b, kv, part->start, part->stop);
     const Work w(h, b.tokens, works + worker * work_bytes);
-    kAmxUnit.begin(16);
+    Multiplier::begin();
     if (whole) {
-      make_keys(b, w, kv, part->start, part->stop, 0, part->length(), wants);
+      make_keys<Multiplier>(b, w, kv, part->start, part->stop, 0, part->length(), wants);
     } else if (i < key_tasks(*part)) {
       const int64_t from = i * kOwned;
-      make_keys(b, w, kv, part->start, part->stop, from, least(part->length(), from + kOwned),
-                {false, wants.dk, wants.dv});
+      make_keys<Multiplier>(b, w, kv, part->start, part->stop, from,
+                            least(part->length(), from + kOwned), {false, wants.dk, wants.dv});
     } else {
       // Later rows see more keys.
       const int64_t t0 = part->start + (row_tasks(*part) - 1 - (i - key_tasks(*part))) * positions;
-      chunk(b, w, kv, part->start, t0, least(part->stop, t0 + positions), 0, part->length(),
-            {true, false, false});
+      chunk<Multiplier>(b, w, kv, part->start, t0, least(part->stop, t0 + positions), 0,
+                        part->length(), {true, false, false});
     }
-    kAmxUnit.end();
+    Multiplier::end();
   });
 }
 
@@ -99,19 +100,23 @@ bool attention_bwd_accepts(const StepArgs& args) {
   return takes_heads(args);
 }
 
+Candidate backward(Rung rung) {
+  return {Op::kAttention,        Dir::kBackward,
+          "attention_bwd_tiles", rung == Rung::kAmx ? attention_bwd<AmxTiles> : attention_bwd<Dots>,
+          attention_bwd_accepts, attention_bwd_scratch};
+}
+
 }  // namespace
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 
 namespace wick::cpu {
 
-Candidates amx_attention_candidates(Rung rung) {
-  if (rung != Rung::kAmx) return {};
-  static const Candidate kTable[] = {
-      amx_attention::kForward,
-      {Op::kAttention, Dir::kBackward, "attention_bwd_amx", amx_attention::attention_bwd,
-       amx_attention::attention_bwd_accepts, amx_attention::attention_bwd_scratch},
-  };
-  return kTable;
+Candidates tile_attention_candidates(Rung rung) {
+  using tile_attention::backward, tile_attention::forward;
+  static const Candidate kAmx[] = {forward(Rung::kAmx), backward(Rung::kAmx)};
+  static const Candidate kDots[] = {forward(Rung::kAvx512Bf16), backward(Rung::kAvx512Bf16)};
+  if (rung == Rung::kAmx) return kAmx;
+  return rung == Rung::kAvx512Bf16 ? Candidates(kDots) : Candidates();
 }
 
 }  // namespace wick::cpu
@@ -119,7 +124,7 @@ Candidates amx_attention_candidates(Rung rung) {
 #else
 
 namespace wick::cpu {
-Candidates amx_attention_candidates(Rung) { return {}; }
+Candidates tile_attention_candidates(Rung) { return {}; }
 }  // namespace wick::cpu
 
 #endif

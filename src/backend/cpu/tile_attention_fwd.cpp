@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention forward on AMX, from bf16 operands: bound by 2^x and the products alike, by packing v
-// when decoding. T = 512 causal, 14 heads of 64 on 2: 1.0 ms on one thread (Emerald Rapids,
-// 2026-11).
+// attention forward in tiles, from bf16 operands: bound by 2^x and the products alike on AMX, by
+// packing v when decoding; by dots bound by the products. T = 512 causal, 14 heads of 64 on 2: 1.0
+// ms on one thread of Emerald Rapids with AMX, 1.5 on two of Zen 4 by dots (2026-11).
 //
 // A task is a chunk of rows with one begin and a kv head; with few rows, also a stretch of keys.
 // Stretches are counted from begin and joined in order. Which thread takes which stretch, how rows
 // are cut into chunks and what lies beside a segment leave no trace in a row's bits.
-#include "backend/cpu/amx_attention.h"
-#include "backend/cpu/amx_attention_fwd-inl.h"
+#include "backend/cpu/tile_attention.h"
+#include "backend/cpu/tile_attention_fwd-inl.h"
 
 #if WICK_CPU_BF16
-#include "backend/cpu/product.h"
 #include "base/threads.h"
 
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 Forward forward_of(const StepArgs& args) {
@@ -53,9 +52,10 @@ int64_t first_stretch(const Forward& f, const Chunk& c) {
 int64_t stop_stretch(const Forward& f, const Chunk& c) {
   return c.first < c.last ? up(c.last - f.begin[c.t0], kStretch) / kStretch : 0;
 }
+template <typename Multiplier>
 void attend_stretch(const Forward& f, const Work& w, const Chunk& c, int64_t kv, int64_t s) {
   const int64_t start = f.begin[c.t0] + s * kStretch;
-  attend(f, w, c, kv, start, least(c.last, start + kStretch));
+  attend<Multiplier>(f, w, c, kv, start, least(c.last, start + kStretch));
 }
 
 // Where the tasks of a step find their chunks, and the results of stretches that are shared out.
@@ -92,23 +92,25 @@ void copy_sums(const Heads& h, const Sums& from, const Sums& to, int64_t tiles) 
 }
 
 // All stretches of a chunk in order, on this thread.
+template <typename Multiplier>
 void run_chunk(const Forward& f, const Work& w, const Chunk& c, int64_t kv) {
   pack_queries(f, w, c, kv);
   const int64_t s0 = first_stretch(f, c), s1 = stop_stretch(f, c);
   if (s1 - s0 <= 1) {
-    attend_stretch(f, w, c, kv, s0);
+    attend_stretch<Multiplier>(f, w, c, kv, s0);
     return finish(f, c, kv, w.stretch);
   }
   const int64_t tiles = chunk_tiles(f.heads, c.t1 - c.t0);
   clear(f.heads, w.joined, tiles);
   for (int64_t s = s0; s < s1; ++s) {
-    attend_stretch(f, w, c, kv, s);
+    attend_stretch<Multiplier>(f, w, c, kv, s);
     join(f.heads, w.joined, w.stretch, tiles);
   }
   finish(f, c, kv, w.joined);
 }
 
 // Stretches of all chunks side by side, then joined by chunk.
+template <typename Multiplier>
 void run_stretches(const Forward& f, const Shared& shared, int64_t chunks, std::byte* works,
                    int64_t work_bytes, ThreadPool& pool) {
   const Heads& h = f.heads;
@@ -126,10 +128,10 @@ void run_stretches(const Forward& f, const Shared& shared, int64_t chunks, std::
     const Work w(h, works + worker * work_bytes);
     const Chunk c = chunk_of(i);
     const int64_t s = first_stretch(f, c) + unit - shared.units[i];
-    kAmxUnit.begin(16);
+    Multiplier::begin();
     pack_queries(f, w, c, kv);
-    attend_stretch(f, w, c, kv, s);
-    kAmxUnit.end();
+    attend_stretch<Multiplier>(f, w, c, kv, s);
+    Multiplier::end();
     copy_sums(h, w.stretch, part_of(c, i, kv, s), chunk_tiles(h, c.t1 - c.t0));
   });
   pool.parallel(chunks * h.kv_heads, [&](int64_t task, int worker) {
@@ -145,6 +147,7 @@ void run_stretches(const Forward& f, const Shared& shared, int64_t chunks, std::
   });
 }
 
+template <typename Multiplier>
 void attention_fwd(const StepArgs& args) {
   const Forward f = forward_of(args);
   const Heads& h = f.heads;
@@ -173,16 +176,16 @@ void attention_fwd(const StepArgs& args) {
   shared.starts[chunks] = static_cast<int32_t>(f.tokens);
   shared.units[chunks] = static_cast<int32_t>(units);
   if (units > chunks && tiles <= shared.part_tiles)
-    return run_stretches(f, shared, chunks, works, work_bytes, *args.pool);
+    return run_stretches<Multiplier>(f, shared, chunks, works, work_bytes, *args.pool);
   args.pool->parallel(chunks * h.kv_heads, [&](int64_t i, int worker) {
     // Later rows see more keys: the longest chunks first.
     const int64_t chunk = chunks - 1 - i / h.kv_heads;
     const int64_t t0 = shared.starts[chunk], t1 = shared.starts[chunk + 1];
     if (is_lone(f, t0)) return copy_values(f, t0, t1, i % h.kv_heads);
     const Work w(h, works + worker * work_bytes);
-    kAmxUnit.begin(16);
-    run_chunk(f, w, chunk_at(f, t0, t1), i % h.kv_heads);
-    kAmxUnit.end();
+    Multiplier::begin();
+    run_chunk<Multiplier>(f, w, chunk_at(f, t0, t1), i % h.kv_heads);
+    Multiplier::end();
   });
 }
 
@@ -200,8 +203,11 @@ bool attention_fwd_accepts(const StepArgs& args) {
 
 }  // namespace
 
-const Candidate kForward = {Op::kAttention, Dir::kForward,         "attention_fwd_amx",
-                            attention_fwd,  attention_fwd_accepts, attention_fwd_scratch};
+Candidate forward(Rung rung) {
+  return {Op::kAttention,        Dir::kForward,
+          "attention_fwd_tiles", rung == Rung::kAmx ? attention_fwd<AmxTiles> : attention_fwd<Dots>,
+          attention_fwd_accepts, attention_fwd_scratch};
+}
 
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 #endif

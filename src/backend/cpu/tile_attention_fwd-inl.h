@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention forward on AMX, one chunk of rows against a stretch of keys; the tasks are in
-// amx_attention_fwd.cpp, which alone includes this file.
+// attention forward in tiles of bf16, one chunk of rows against a stretch of keys; the tasks are in
+// tile_attention_fwd.cpp, which alone includes this file.
 //
 // Keys are taken in blocks counted from the stretch's start. A running maximum moves only when it
 // would grow by more than kSlack, so sums are rarely rescaled.
 #pragma once
 
-#include "backend/cpu/amx_attention-inl.h"
+#include "backend/cpu/tile_attention-inl.h"
 
 #if WICK_CPU_BF16
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 constexpr int64_t kKeys = 64;       // of a block
@@ -78,10 +78,10 @@ struct Work {
 };
 
 }  // namespace
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 
 WICK_BF16_BEGIN
-namespace wick::cpu::amx_attention {
+namespace wick::cpu::tile_attention {
 namespace {
 
 constexpr int64_t kScores = kKeys / kTile * kTileSize;  // bytes of one tile of rows
@@ -157,6 +157,7 @@ struct Pair {
 };
 
 // Of the block's keys [from, stop).
+template <typename Multiplier>
 void make_scores(const Work& w, const Heads& h, const Pair& p, int64_t from, int64_t stop) {
   const Tiles q{w.q + p.tile * h.steps * kTileSize, h.steps * kTileSize, kTileSize};
   for (int64_t j = most(from, p.from); j < least(stop, p.stop); j += kStep) {
@@ -164,9 +165,9 @@ void make_scores(const Work& w, const Heads& h, const Pair& p, int64_t from, int
     const Tiles k{w.k + tile * h.steps * kTileSize, h.steps * kTileSize, kTileSize};
     std::byte* c = p.scores + tile * kTileSize;
     if (p.columns == 2)
-      multiply<2, false>(k, q, h.steps, c, kTileSize, kScores);
+      Multiplier::template multiply<2, false>(k, q, h.steps, c, kTileSize, kScores);
     else
-      multiply<1, false>(k, q, h.steps, c, kTileSize, kScores);
+      Multiplier::template multiply<1, false>(k, q, h.steps, c, kTileSize, kScores);
   }
   memory_fence();
 }
@@ -233,21 +234,24 @@ void soften(const Work& w, const Heads& h, const Pair& p, int64_t column, int64_
 }
 
 // Tiles [from, stop) of e.
-template <int Columns, bool Continue>
+template <typename Multiplier, int Columns, bool Continue>
 void add_values(const Work& w, const Heads& h, const Pair& p, int64_t from, int64_t stop) {
   const int64_t row = h.e_tiles * kTileSize;
   const Tiles right{p.scores + p.from / kTile * kTileSize, kScores, 2 * kTileSize};
   for (int64_t t = from; t < stop; t += 2)
-    multiply<Columns, Continue>(
+    Multiplier::template multiply<Columns, Continue>(
         {w.v + (p.from / kStep * h.e_tiles + t) * kTileSize, kTileSize, row}, right,
         (p.stop - p.from) / kStep, w.stretch.values + p.tile * row + t * kTileSize, kTileSize, row);
 }
+template <typename Multiplier>
 void add_values(const Work& w, const Heads& h, const Pair& p, int64_t from, int64_t stop) {
   memory_fence();
   if (p.columns == 2)
-    (p.seen ? add_values<2, true> : add_values<2, false>)(w, h, p, from, stop);
+    (p.seen ? add_values<Multiplier, 2, true> : add_values<Multiplier, 2, false>)(w, h, p, from,
+                                                                                  stop);
   else if (p.columns == 1)
-    (p.seen ? add_values<1, true> : add_values<1, false>)(w, h, p, from, stop);
+    (p.seen ? add_values<Multiplier, 1, true> : add_values<Multiplier, 1, false>)(w, h, p, from,
+                                                                                  stop);
   memory_fence();
 }
 
@@ -267,6 +271,7 @@ Pair find_pair(const Work& w, int64_t tile, int64_t tiles, int64_t j0, int64_t k
 }
 
 // Keys [start, stop) of a chunk whose queries are packed, into w.stretch.
+template <typename Multiplier>
 void attend(const Forward& f, const Work& w, const Chunk& c, int64_t kv, int64_t start,
             int64_t stop) {
   const Heads& h = f.heads;
@@ -282,14 +287,14 @@ void attend(const Forward& f, const Work& w, const Chunk& c, int64_t kv, int64_t
     // cut in two, because the processor looks some hundred operations ahead.
     Pair before{0, 0, 0, 0, false, nullptr}, p = find_pair(w, 0, tiles, j0, keys);
     p.scores = w.scores[0];
-    make_scores(w, h, p, 0, p.columns > 0 ? kKeys : 0);
+    make_scores<Multiplier>(w, h, p, 0, p.columns > 0 ? kKeys : 0);
     for (int turn = 1; p.columns > 0; turn = (turn + 1) % 3) {
       Pair next = find_pair(w, p.tile + 2, tiles, j0, keys);
       next.scores = w.scores[turn];
       for (int i = 0; i < 2; ++i) {
         const int64_t half = h.steps & ~int64_t{1};  // of the tiles of e, which are 2 * steps
-        add_values(w, h, before, i == 0 ? 0 : half, i == 0 ? half : h.e_tiles);
-        make_scores(w, h, next, i * kKeys / 2, (i + 1) * kKeys / 2);
+        add_values<Multiplier>(w, h, before, i == 0 ? 0 : half, i == 0 ? half : h.e_tiles);
+        make_scores<Multiplier>(w, h, next, i * kKeys / 2, (i + 1) * kKeys / 2);
         if (i >= p.columns) continue;
         const Bounds& b = w.bounds[p.tile + i];
         const bool whole = b.low_max <= j0 + p.from && b.high_min >= j0 + p.stop;
@@ -299,7 +304,7 @@ void attend(const Forward& f, const Work& w, const Chunk& c, int64_t kv, int64_t
       before = p;
       p = next;
     }
-    add_values(w, h, before, 0, h.e_tiles);
+    add_values<Multiplier>(w, h, before, 0, h.e_tiles);
   }
   for (int64_t i = 0; i < tiles; ++i)
     if (w.seen[i / 2] == 0)
@@ -378,6 +383,6 @@ void finish(const Forward& f, const Chunk& c, int64_t kv, const Sums& from) {
 }
 
 }  // namespace
-}  // namespace wick::cpu::amx_attention
+}  // namespace wick::cpu::tile_attention
 WICK_BF16_END
 #endif
