@@ -81,6 +81,7 @@ void Sweep::Impl::join() {
     if (lane.get() != &lead()) {
       lane->forecast = lead().forecast;
       lane->run_limits = lead().run_limits;
+      lane->joint_limits = lead().joint_limits;
       lane->plan_order = lead().plan_order;
     }
     lane->forecast.updates = count_updates(lane->options, lane->train.rows_per_epoch());
