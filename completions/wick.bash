@@ -64,7 +64,7 @@ _wick() {
         --device|--threads|--cpu-isa|--cuda-arch) return ;;
       esac ;;
     convert)
-      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --overwrite --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --save-path --quantize --group-size --allow-requantize --dequantize --save-dtype --overwrite --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
