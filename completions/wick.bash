@@ -64,7 +64,7 @@ _wick() {
         --device|--threads|--cpu-isa|--cuda-arch) return ;;
       esac ;;
     convert)
-      flags="-h --help --version -c --config --model --save-path --quantize --group-size --dequantize --save-dtype --overwrite --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --model --save-path --quantize --group-size --allow-requantize --dequantize --save-dtype --overwrite --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         --quantize) COMPREPLY=($(compgen -W "8 4" -- "$cur")); return ;;
         --group-size) COMPREPLY=($(compgen -W "32 64 128" -- "$cur")); return ;;
@@ -73,7 +73,7 @@ _wick() {
         --device|--threads|--cpu-isa|--cuda-arch) return ;;
       esac ;;
     data)
-      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --show --row --color --strict --fix --estimate --no-estimate --batch-size --grad-accumulation-steps --epochs --iters --rank --lora-rank --targets --num-layers --packing --no-packing --val-split --model --dtype --quantize --group-size --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
+      flags="-h --help --version -c --config --data --max-seq-length --mask-prompt --no-mask-prompt --prompt-feature --completion-feature --text-feature --chat-feature --split --show --row --color --strict --fix --overwrite --estimate --no-estimate --batch-size --grad-accumulation-steps --epochs --iters --rank --lora-rank --targets --num-layers --packing --no-packing --val-split --model --dtype --quantize --group-size --seed --system-prompt --chat-template-config --date --device --threads --cpu-isa --cuda-arch --json -q --quiet"
       case "$prev" in
         --split) COMPREPLY=($(compgen -W "train valid test" -- "$cur")); return ;;
         --color) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;

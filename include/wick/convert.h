@@ -37,13 +37,14 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
                             const std::function<bool()>& should_stop = {}, bool overwrite = false);
 
 struct ConvertOptions {
-  std::string model = {};       // as ModelOptions::model
-  std::string save_path = {};   // must not be the model's own folder
-  int64_t quantize = 0;         // 8 or 4 bits; 0: no codes in the result
-  int64_t group_size = 32;      // 32, 64, 128
-  std::string save_dtype = {};  // of a result without codes: f32, bf16, f16; "": as the model's,
-                                // bf16 for what was quantised
-  bool overwrite = false;       // replace the model or adapter that save_path has
+  std::string model = {};         // as ModelOptions::model
+  std::string save_path = {};     // must not be the model's own folder
+  int64_t quantize = 0;           // 8 or 4 bits; 0: no codes in the result
+  int64_t group_size = 32;        // 32, 64, 128
+  std::string save_dtype = {};    // of a result without codes: f32, bf16, f16; "": as the model's,
+                                  // bf16 for what was quantised
+  bool allow_requantize = false;  // codes of codes, where the model is quantised otherwise already
+  bool overwrite = false;         // replace the model or adapter that save_path has
   std::function<bool()> should_stop = {};  // as MergeOptions'
 };
 
@@ -55,7 +56,8 @@ struct ConvertResult {
 
 // Writes the model as another folder. Quantised matrices are written as mlx-lm writes them, which
 // reads the folder too; wick reads back the codes that --quantize would have made, to the bit.
-// Matrices whose rows are not whole groups stay as they are. Throws: kInvalidArgument, kIo.
+// Matrices whose rows are not whole groups stay as they are, and so do codes of the wanted kind.
+// Throws: kInvalidArgument, kIo.
 ConvertResult convert_model(Engine& engine, const ConvertOptions& options);
 
 }  // namespace wick

@@ -85,12 +85,14 @@ struct DataCheck {
 };
 
 // Looks at every row of the splits (train, valid, test; those that are there) and reports all that
-// is wrong, unreadable rows included. `fix`, if not "": a folder for a cleaned copy as JSON lines.
+// is wrong, unreadable rows included. `fix`, if not "": a folder for a cleaned copy as JSON lines,
+// without files of these splits or with `overwrite`, which replaces them.
 // Throws: kNotFound, kIo, kInvalidArgument; kCancelled where `should_stop`, asked at every row,
 // says so: then the copy goes again.
 DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
                      const std::vector<std::string>& splits, const DatasetOptions& options = {},
-                     const std::string& fix = {}, const std::function<bool()>& should_stop = {});
+                     const std::string& fix = {}, const std::function<bool()>& should_stop = {},
+                     bool overwrite = false);
 
 class Dataset {
  public:

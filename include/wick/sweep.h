@@ -27,11 +27,18 @@ struct SweepEntry {
   std::string name;
   TrainResult result;
   std::string error;  // why it ended early; "" for an adapter that is whole
+  // The rows that its loss is of: held out, or without such trained on. Those of one number, from
+  // 1, had the same rows, so that their losses compare. 0: it failed.
+  int64_t rows = 0;
+  std::string rows_file;
+  int64_t rank = 0;  // among those of the same rows, from 1; 0: it failed
 };
 
 struct SweepResult {
-  std::vector<SweepEntry> entries;  // the best first: by held-out loss, without one by the last
-                                    // loss in training; those that failed last
+  // Those of the same rows together, the best first: by held-out loss, behind them those without
+  // one by the last loss in training; those that failed last.
+  std::vector<SweepEntry> entries;
+  int64_t row_sets = 0;  // the highest SweepEntry::rows
   bool interrupted = false;
   double seconds = 0;
   int64_t peak_bytes = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -11,6 +12,7 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/process.h"
+#include "base/rng.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
 #include "train/sweep.h"
@@ -49,7 +51,10 @@ struct Sweep::Impl {
   SweepResult collect(JointStep& joint, std::vector<TrainResult> results,
                       const std::vector<std::exception_ptr>& errors, const Samples& samples,
                       const SweepCallbacks& callbacks);
-  // The model goes on with the adapter that did best.
+  static uint64_t rows_key(const Trainer::Impl& lane, bool held_out);
+  // Requires: the entries in the order of the lanes.
+  void rank(SweepResult& result, const SweepCallbacks& callbacks) const;
+  // The model goes on with the adapter that did best, of those measured on the first rows.
   void take_best(JointStep& joint, const SweepResult& result);
   void write_summary(SweepResult& result, const std::string& folder) const;
 };
@@ -81,6 +86,7 @@ void Sweep::Impl::join() {
     if (lane.get() != &lead()) {
       lane->forecast = lead().forecast;
       lane->run_limits = lead().run_limits;
+      lane->joint_limits = lead().joint_limits;
       lane->plan_order = lead().plan_order;
     }
     lane->forecast.updates = count_updates(lane->options, lane->train.rows_per_epoch());
@@ -220,12 +226,63 @@ TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
   }
 }
 
+// Of the rows that a loss of this run is of.
+uint64_t Sweep::Impl::rows_key(const Trainer::Impl& lane, bool held_out) {
+  if (!held_out) return lane.train.fingerprint();
+  std::vector<int64_t> looked_at = valid_rows(*lane.valid, lane.options);
+  std::sort(looked_at.begin(), looked_at.end());
+  uint64_t key = lane.valid->fingerprint();
+  for (int64_t row : looked_at) key = mix_key(key, static_cast<uint64_t>(row));
+  return key;
+}
+
+void Sweep::Impl::rank(SweepResult& result, const SweepCallbacks& callbacks) const {
+  auto failed = [](const SweepEntry& e) { return !e.error.empty() || e.result.steps == 0; };
+  int64_t unmeasured = 0, finished = 0;
+  // A loss in training is no measure beside held-out ones: it is lower for who has learned by rote.
+  for (bool held_out : {true, false}) {
+    std::map<uint64_t, int64_t> known;
+    for (size_t k = 0; k < lanes.size(); ++k) {
+      SweepEntry& e = result.entries[k];
+      if (failed(e) || held_out == e.result.evals.empty()) continue;
+      const auto [of, is_new] = known.emplace(rows_key(*lanes[k], held_out), result.row_sets + 1);
+      if (is_new) ++result.row_sets;
+      e.rows = of->second;
+      e.rows_file = held_out ? lanes[k]->valid->file() : lanes[k]->train.file();
+      ++finished;
+      unmeasured += !held_out;
+    }
+  }
+  auto measure = [&](const SweepEntry& e) {
+    const double loss = e.result.evals.empty() ? e.result.final_loss : e.result.valid_loss;
+    return std::tuple(failed(e), e.rows, !std::isfinite(loss), std::isfinite(loss) ? loss : 0.0);
+  };
+  std::stable_sort(
+      result.entries.begin(), result.entries.end(),
+      [&](const SweepEntry& a, const SweepEntry& b) { return measure(a) < measure(b); });
+  for (size_t i = 0; i < result.entries.size() && result.entries[i].rows > 0; ++i) {
+    const bool first = i == 0 || result.entries[i].rows != result.entries[i - 1].rows;
+    result.entries[i].rank = first ? 1 : result.entries[i - 1].rank + 1;
+  }
+  if (!callbacks.on_message) return;
+  if (result.row_sets > 1)
+    callbacks.on_message(cat("the adapters' losses are of ", result.row_sets,
+                             " different sets of rows and do not compare: each set has ranks of "
+                             "its own"));
+  if (unmeasured > 0 && unmeasured < finished)
+    callbacks.on_message(cat(unmeasured, unmeasured == 1 ? " adapter has" : " adapters have",
+                             " no held-out rows: behind those that have, by the last loss in "
+                             "training"));
+}
+
 SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> results,
                                  const std::vector<std::exception_ptr>& errors,
                                  const Samples& samples, const SweepCallbacks& callbacks) {
   SweepResult result;
   for (size_t k = 0; k < lanes.size(); ++k) {
-    SweepEntry entry{names[k], std::move(results[k]), ""};
+    SweepEntry entry;
+    entry.name = names[k];
+    entry.result = std::move(results[k]);
     if (errors[k]) {
       try {
         std::rethrow_exception(errors[k]);
@@ -241,26 +298,7 @@ SweepResult Sweep::Impl::collect(JointStep& joint, std::vector<TrainResult> resu
     result.seconds = std::max(result.seconds, entry.result.seconds);
     result.entries.push_back(std::move(entry));
   }
-  // A loss in training is no measure beside held-out ones: it is lower for who has learned by rote.
-  auto measure = [](const SweepEntry& e) {
-    const bool held_out = !e.result.evals.empty();
-    const double loss = held_out ? e.result.valid_loss : e.result.final_loss;
-    const bool failed = !e.error.empty() || e.result.steps == 0;
-    return std::tuple(failed, !held_out, !std::isfinite(loss), std::isfinite(loss) ? loss : 0.0);
-  };
-  std::stable_sort(
-      result.entries.begin(), result.entries.end(),
-      [&](const SweepEntry& a, const SweepEntry& b) { return measure(a) < measure(b); });
-  const auto finished =
-      std::count_if(result.entries.begin(), result.entries.end(),
-                    [&](const SweepEntry& e) { return !std::get<0>(measure(e)); });
-  const auto unmeasured = std::count_if(
-      result.entries.begin(), result.entries.end(),
-      [&](const SweepEntry& e) { return !std::get<0>(measure(e)) && std::get<1>(measure(e)); });
-  if (unmeasured > 0 && unmeasured < finished && callbacks.on_message)
-    callbacks.on_message(cat(unmeasured, unmeasured == 1 ? " adapter has" : " adapters have",
-                             " no held-out rows: ranked behind those that have, by the last loss "
-                             "in training"));
+  rank(result, callbacks);
   result.peak_bytes = peak_memory_bytes();
   return result;
 }
@@ -317,6 +355,7 @@ void Sweep::Impl::write_summary(SweepResult& result, const std::string& folder) 
               {"adapter_path", e.result.adapter_path},
               {"steps", e.result.steps},
               {"final_loss", e.result.final_loss}};
+    if (e.rank > 0) j.update({{"rank", e.rank}, {"rows", e.rows}, {"rows_file", e.rows_file}});
     if (!e.result.evals.empty()) j["valid_loss"] = e.result.valid_loss;
     if (!e.error.empty()) j["error"] = e.error;
     list.push_back(std::move(j));
@@ -324,6 +363,7 @@ void Sweep::Impl::write_summary(SweepResult& result, const std::string& folder) 
   make_folder(folder);
   const std::filesystem::path path = std::filesystem::path(folder) / "summary.json";
   write_file(path, dump_json({{"adapters", list},
+                              {"row_sets", result.row_sets},
                               {"interrupted", result.interrupted},
                               {"seconds", result.seconds},
                               {"peak_bytes", result.peak_bytes}}) +

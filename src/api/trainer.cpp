@@ -232,8 +232,8 @@ Json Trainer::Impl::identity() const {
   j["seed"] = o.seed;
   j["shuffle"] = o.shuffle;
   j["packing"] = o.packing;
-  j["pack_tokens"] = forecast.tokens_per_step;
-  j["pack_targets"] = forecast.targets_per_step;
+  j["pack_tokens"] = joint_limits.tokens;
+  j["pack_targets"] = joint_limits.targets;
   const DeviceInfo device = m.backend().info();
   j["device"] = device.isa.empty() ? device.name : device.name + " " + device.isa;
   j["optimizer"] = o.optimizer;

@@ -92,11 +92,14 @@ void Trainer::Impl::add_sizes(int64_t kept_bytes) {
   const Order order = this->order();
   const Model::Impl& m = model->impl();
   if (others.empty())
-    step->add_sizes(*m.weights, smaller_sizes(train, order, step->limits(), options.packing));
+    step->add_sizes(*m.weights, smaller_sizes(train, order, step->limits(),
+                                              step->micro_limits().tokens, options.packing));
   if (options.memory_bytes > 0 &&
       step->forecast(m.backend()).total() + kept_bytes > options.memory_bytes)
     step->clear_sizes();
-  const SlotCount slots = count_slots(train, order, step->limits(), step->sizes(), options.packing);
+  std::vector<int64_t> sizes = step->sizes();
+  sizes.push_back(step->micro_limits().tokens);
+  const SlotCount slots = count_slots(train, order, step->limits(), sizes, options.packing);
   auto fill = [&](int64_t all) {
     return static_cast<double>(slots.useful) / static_cast<double>(std::max<int64_t>(1, all));
   };

@@ -57,11 +57,12 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   return s;
 }
 
-std::unique_ptr<TrainStep> Trainer::Impl::make_step(const PackLimits& limits,
+std::unique_ptr<TrainStep> Trainer::Impl::make_step(const FitCandidate& size,
                                                     int64_t recompute_blocks) const {
   const Model::Impl& m = model->impl();
-  return std::make_unique<TrainStep>(m.config, *m.weights, *trainable,
-                                     step_options(limits, recompute_blocks));
+  StepOptions s = step_options(size.limits, recompute_blocks);
+  s.largest_pack = size.largest_pack;
+  return std::make_unique<TrainStep>(m.config, *m.weights, *trainable, s);
 }
 
 // A reference is asked about every row before the first update; otherwise rows that come after the
@@ -96,7 +97,7 @@ PackLimits Trainer::Impl::free_limits() const {
 Fit Trainer::Impl::fit_within(int64_t memory_bytes) const {
   return fit_step(
       model->impl().backend(),
-      [this](const PackLimits& limits, int64_t blocks) { return make_step(limits, blocks); },
+      [this](const FitCandidate& size, int64_t blocks) { return make_step(size, blocks); },
       fit_candidates(train, order(), free_limits(), least_limits(), options.packing),
       options.grad_checkpoint ? forecast.blocks : 0, forecast.blocks, memory_bytes);
 }
@@ -108,7 +109,7 @@ void Trainer::Impl::choose_step() {
   const PackLimits free = free_limits();
   forecast.blocks = m.config.layers - first_trained_block(*trainable, m.config);
   const int64_t least_blocks = options.grad_checkpoint ? forecast.blocks : 0;
-  free_step = make_step(free, least_blocks);
+  free_step = make_step(fit_candidate(train, order(), free, options.packing), least_blocks);
   StepForecast f = free_step->forecast(m.backend());
   forecast.recompute_blocks = least_blocks;
   const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
@@ -128,7 +129,9 @@ void Trainer::Impl::choose_step() {
   add_sizes(kept);
   f = step->forecast(m.backend());
   if (free_step && others.empty())
-    free_step->add_sizes(*m.weights, smaller_sizes(train, order(), free, options.packing));
+    free_step->add_sizes(
+        *m.weights,
+        smaller_sizes(train, order(), free, free_step->micro_limits().tokens, options.packing));
   forecast.free_bytes = free_step ? free_step->forecast(m.backend()).total() : f.total();
   forecast.weights = f.weights;
   forecast.params = f.params;
@@ -141,8 +144,9 @@ void Trainer::Impl::choose_step() {
   forecast.head = parts.head;
   forecast.workspace = parts.workspace;
   forecast.peak_bytes = f.total() + kept;
-  forecast.tokens_per_step = trainable->lane_count() * step->limits().tokens;
-  forecast.targets_per_step = trainable->lane_count() * step->limits().targets;
+  const int64_t lanes = trainable->lane_count();
+  forecast.tokens_per_step = lanes * step->micro_limits().tokens;
+  forecast.targets_per_step = lanes * step->micro_limits().targets;
   forecast.gflop = step->micro_flops() / 1e9;
   forecast.updates = forecast.assumed_rows && options.iters <= 0
                          ? 1
@@ -155,6 +159,7 @@ void Trainer::Impl::choose_step() {
   counted_briefly = briefly_bytes();
   forecast.process_bytes = process_bytes();
   run_limits = step->limits();
+  joint_limits = {lanes * run_limits.tokens, lanes * run_limits.targets};
   plan_order = describe_order();
 }
 
@@ -164,6 +169,7 @@ Json Trainer::Impl::describe_order() const {
   const Model::Impl& m = model->impl();
   StepOptions options = step_options(step->limits(), forecast.recompute_blocks);
   options.split_prefix = false;
+  options.largest_pack = step->micro_limits().tokens;
   const TrainStep whole(m.config, *m.weights, *trainable, options);
   const Plan& plan = whole.micro_plan();
   uint64_t kernels = 0;
@@ -369,7 +375,7 @@ uint64_t Trainer::Impl::prefix_key() const {
     }
   for (const Impl* run : runs_of_other_data()) add(run->data_key());
   add(static_cast<uint64_t>(forecast.prefix_blocks));
-  add(static_cast<uint64_t>(forecast.tokens_per_step));
+  add(static_cast<uint64_t>(joint_limits.tokens));
   return key;
 }
 

@@ -60,7 +60,8 @@ struct Trainer::Impl {
   std::unique_ptr<TrainStep> free_step;  // what --memory did not allow; null: it did
   // How updates are computed (kOrder of a checkpoint), but for the packs.
   Json plan_order;
-  PackLimits run_limits;  // of the step; of a sweep's other runs, too
+  PackLimits run_limits;    // of the step; of a sweep's other runs, too
+  PackLimits joint_limits;  // of all runs of a sweep together
   // The other runs of a sweep; `trainable` and `step` are then those of all together.
   std::vector<Impl*> others;
   Forecast forecast;
@@ -101,7 +102,7 @@ struct Trainer::Impl {
   void add_sizes(int64_t kept_bytes);  // kept: beside the step, under --memory too
   void choose_step();
   StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
-  std::unique_ptr<TrainStep> make_step(const PackLimits& limits, int64_t recompute_blocks) const;
+  std::unique_ptr<TrainStep> make_step(const FitCandidate& size, int64_t recompute_blocks) const;
   Order order() const;
   int64_t positions() const;
   PackLimits least_limits() const;

@@ -200,7 +200,7 @@ void Trainer::Impl::forecast_time() {
     const Order order = this->order();
     auto update_seconds = [&](const TrainStep& s) {
       const double each = probe.seconds(s.micro_plan(), attended) * pack_overhead(s.limits());
-      return each * fit_candidate(train, order, s.limits(), options.packing).packs;
+      return each * packs_per_update(train, order, s.limits(), options.packing);
     };
     forecast.time_factor = update_seconds(*step) / update_seconds(*free_step);
   }
@@ -254,7 +254,7 @@ bool Trainer::Impl::can_rehearse() const {
   const double each = guessed_pack_seconds();
   if (each <= 0) return false;
   const double packs = static_cast<double>(forecast.updates) *
-                       fit_candidate(train, order(), step->limits(), options.packing).packs;
+                       packs_per_update(train, order(), step->limits(), options.packing);
   return kLeastPacks <= kTriedShare * packs || kLeastPacks * each < kQuickSeconds;
 }
 

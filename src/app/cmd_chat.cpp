@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "app/conversation.h"
 #include "app/format.h"
 #include "app/generation_view.h"
@@ -8,6 +10,7 @@
 #include "app/terminal.h"
 #include "app/verbs.h"
 #include "base/check.h"
+#include "text/chat_template.h"
 
 namespace wick {
 
@@ -70,7 +73,7 @@ class Chat {
                       }) {
     chat_options_.template_config_json = flags.chat.chat_template_config;
     chat_options_.date = flags.chat.date;
-    conversation_.set_system(flags.chat.system_prompt);
+    set_system(flags.chat.system_prompt);
   }
 
   int run() {
@@ -132,7 +135,7 @@ class Chat {
       conversation_.reset();
       note("a new conversation");
     } else if (name == "/system") {
-      conversation_.set_system(rest);
+      set_system(rest);
       note(rest.empty() ? "no system message" : "the system message is set");
     } else if (name == "/help") {
       note(
@@ -151,8 +154,17 @@ class Chat {
     return true;
   }
 
+  void set_system(const std::string& text) {
+    conversation_.set_system(text);
+    look_for_system_ = !text.empty();
+  }
+
   void turn(const std::string& message) {
     Conversation::Fit fit = conversation_.ask(message);
+    const std::vector<Message>& messages = conversation_.messages();
+    if (std::exchange(look_for_system_, false) &&
+        !has_words(model_.render_chat(messages, chat_options_), messages.front().content))
+      note("warning: the chat template leaves the system message out");
     int64_t context = model_.info().context;
     if (fit.forgotten > 0)
       note(cat("(the conversation no longer fits the model's ", format_count(context),
@@ -167,7 +179,7 @@ class Chat {
     StopSignal stop(false);
     options.should_stop = [&] { return stop.asked(); };
     Generation result = generator_.chat(
-        conversation_.messages(), options,
+        messages, options,
         [&](const std::string& piece) {
           if (!json_) {
             std::fwrite(piece.data(), 1, piece.size(), stdout);
@@ -198,6 +210,7 @@ class Chat {
   GenerateOptions options_;
   ChatOptions chat_options_;
   bool json_, quiet_, warned_ = false;
+  bool look_for_system_ = false;  // in the next prompt: the template may not write it
   Conversation conversation_;
   LineReader reader_;
 };

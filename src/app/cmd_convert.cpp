@@ -23,6 +23,8 @@ int run(const Args& args, const Flags& flags) {
     throw UsageError("--quantize and --dequantize exclude each other; give one");
   if (args.given("group-size") && !args.given("quantize"))
     throw UsageError("--group-size belongs to --quantize; give both");
+  if (flags.convert.allow_requantize && !args.given("quantize"))
+    throw UsageError("--allow-requantize belongs to --quantize; give both");
   args.require({"quantize", "dequantize", "save-dtype"});
   Output out(flags.output.json, flags.output.quiet);
   Engine engine(flags.device.options());
@@ -64,6 +66,8 @@ std::function<int()> declare_convert(Args& args) {
       .path();
   args.text("--save-path", flags->convert.save_path, "FOLDER", "Where the result goes.").path();
   add_quantize_flags(args, flags->convert.quantize, flags->convert.group_size);
+  args.flag("--allow-requantize", flags->convert.allow_requantize,
+            "Quantise a model that is quantised otherwise already: both errors add up.");
   args.flag("--dequantize", flags->dequantize, "Write the numbers that the codes stand for.");
   args.text("--save-dtype", flags->convert.save_dtype, "TYPE", "Type of plain weights.")
       .one_of({"f32", "bf16", "f16"})

@@ -25,7 +25,7 @@ struct Flags {
   TrainOptions train;  // of the estimate
   std::string split, color = "auto", fix;
   int64_t row = -1;
-  bool strict = false, estimate = true;
+  bool strict = false, estimate = true, overwrite = false;
 };
 
 constexpr int kBuckets = 10, kBarColumns = 40;
@@ -240,6 +240,8 @@ Model load_model(Engine& engine, const Flags& flags, bool& has_weights) {
 }
 
 int run(const Args& args, const Flags& flags) {
+  if (flags.overwrite && flags.fix.empty())
+    throw UsageError("--overwrite is for the folder that --fix names");
   const std::vector<DataSource> sources = flags.data.sources(args);
   Output out(flags.output.json, flags.output.quiet);
   Engine engine(flags.device.options());
@@ -268,7 +270,8 @@ int run(const Args& args, const Flags& flags) {
     check = check_data(model, sources, splits, options);
   } else {
     const StopSignal stop;
-    check = check_data(model, sources, splits, options, flags.fix, [&] { return stop.asked(); });
+    check = check_data(
+        model, sources, splits, options, flags.fix, [&] { return stop.asked(); }, flags.overwrite);
   }
   const int64_t limit = std::min(options.max_seq_length, model.info().context);
   for (const DataSplit& split : check.splits) show_split(split, limit, out);
@@ -337,6 +340,8 @@ std::function<int()> declare_data(Args& args) {
             "Write a cleaned copy as JSON lines: without rows that are unreadable, unusable, "
             "repeated, in another split as well or without trained tokens; characters repaired.")
       .path();
+  args.flag("--overwrite", flags->overwrite,
+            "Replace the data set that --fix's folder has; with --split, that split of it.");
   TrainOptions& o = flags->train;
   args.group("Estimate");
   args.flag("--estimate", flags->estimate, "Say what training on it would take.");

@@ -11,6 +11,7 @@
 #include "app/terminal.h"
 #include "app/verbs.h"
 #include "base/check.h"
+#include "text/chat_template.h"
 
 namespace wick {
 
@@ -39,15 +40,6 @@ bool has_system_message(const Json& messages) {
     const Json* role = find_member(message, "role");
     return role && (*role == "system" || *role == "developer");
   });
-}
-
-// Templates often cut the white space around a message.
-bool has_words(const std::string& text, const std::string& message) {
-  constexpr const char* kWhiteSpace = " \t\r\n";
-  const size_t begin = message.find_first_not_of(kWhiteSpace);
-  return begin == std::string::npos ||
-         text.find(message.substr(begin, message.find_last_not_of(kWhiteSpace) + 1 - begin)) !=
-             std::string::npos;
 }
 
 Prepared prepare(const Model& model, const Flags& flags, const Prompt& prompt) {

@@ -22,9 +22,15 @@ void show_ranking(const SweepResult& result, Output& out) {
   for (const SweepEntry& e : result.entries) width = std::max(width, e.name.size());
   out.say();
   out.result("rank  " + padded("adapter", width) + "  held-out loss  last loss  updates");
-  int64_t place = 0;
+  int64_t rows = 0;
   for (const SweepEntry& e : result.entries) {
-    std::string line = padded(std::to_string(++place), 6) + padded(e.name, width) + "  ";
+    // Losses of different rows do not compare, and one table must not look as if they did.
+    if (result.row_sets > 1 && e.rows > rows)
+      out.result(cat("rows ", e.rows, ": ", e.result.evals.empty() ? "trained on" : "held out",
+                     ", ", visible(e.rows_file)));
+    rows = e.rows;
+    std::string line =
+        padded(e.rank > 0 ? std::to_string(e.rank) : "-", 6) + padded(e.name, width) + "  ";
     if (!e.error.empty())
       line += e.error;
     else
@@ -32,11 +38,12 @@ void show_ranking(const SweepResult& result, Output& out) {
               padded(fixed(e.result.final_loss, 4), 11) + std::to_string(e.result.steps);
     out.result(line);
     Json event = {{"event", "ranked"},
-                  {"rank", place},
+                  {"rank", e.rank > 0 ? Json(e.rank) : Json()},
                   {"name", e.name},
                   {"adapter_path", e.result.adapter_path},
                   {"final_loss", e.result.final_loss},
                   {"steps", e.result.steps}};
+    if (e.rank > 0) event.update({{"rows", e.rows}, {"rows_file", e.rows_file}});
     if (!e.result.evals.empty()) event["valid_loss"] = e.result.valid_loss;
     if (!e.error.empty()) event["error"] = e.error;
     out.event(event);

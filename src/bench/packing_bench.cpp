@@ -109,7 +109,7 @@ class PackingCase {
 
   void packed() {
     const PackLimits limits = choose_limits(set_, order_, c_.backend().tokens_at_once(), true);
-    const std::vector<int64_t> sizes = smaller_sizes(set_, order_, limits, true);
+    const std::vector<int64_t> sizes = smaller_sizes(set_, order_, limits, limits.tokens, true);
     slots_ = count_slots(set_, order_, limits, sizes, true).packed;
     TrainStep step = make_step(limits, sizes);
     auto packs_of = [&](int64_t u) {

@@ -328,14 +328,10 @@ class Checker {
     s.longest = stats.max;
     s.lengths = lengths_;
     if (out_) {
-      const fs::path path = fs::path(fix_) / (s.split + ".jsonl");
-      // A file without rows would be refused by training; one of an earlier copy is not this one's.
+      // A file without rows would be refused by training.
       if (s.rows_written > 0) {
         out_->commit();
-        s.written = path.string();
-      } else {
-        std::error_code none;
-        fs::remove(path, none);
+        s.written = (fs::path(fix_) / (s.split + ".jsonl")).string();
       }
       out_.reset();
     }
@@ -362,22 +358,40 @@ class Checker {
   std::unique_ptr<AtomicFile> out_;
 };
 
+// What training would read of the folder beside a copy or in its place.
+std::vector<fs::path> files_of_splits(const fs::path& folder, std::span<const std::string> splits) {
+  std::vector<fs::path> files;
+  for (const std::string& split : splits)
+    for (fs::path& file : files_of_split(folder, split)) files.push_back(std::move(file));
+  return files;
+}
+
+void refuse_folder(const fs::path& fix, std::span<const DataSource> sources,
+                   std::span<const std::string> splits, bool overwrite) {
+  for (const DataSource& source : sources) {
+    std::error_code ignored;
+    const fs::path path = source.path;
+    if (fs::equivalent(fix, fs::is_directory(path) ? path : path.parent_path(), ignored))
+      fail(ErrorCode::kInvalidArgument, "--fix ", fix.string(),
+           ": is the folder of the data itself; name another one");
+  }
+  if (overwrite) return;
+  if (const std::vector<fs::path> files = files_of_splits(fix, splits); !files.empty())
+    fail(ErrorCode::kInvalidArgument, "--fix ", fix.string(), " has a data set (",
+         files.front().filename().string(),
+         ") already; name another folder, or say --overwrite to replace what is there");
+}
+
 }  // namespace
 
 DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                      const DataOptions& options, const std::string& fix,
-                     const std::function<bool()>& should_stop) {
+                     const std::function<bool()>& should_stop, bool overwrite) {
   std::optional<NewFolder> made;
   if (!fix.empty()) {
+    refuse_folder(fix, sources, splits, overwrite);
     made.emplace(fix);
-    for (const DataSource& source : sources) {
-      std::error_code ignored;
-      const fs::path path = source.path;
-      if (fs::equivalent(fix, fs::is_directory(path) ? path : path.parent_path(), ignored))
-        fail(ErrorCode::kInvalidArgument, "--fix ", fix,
-             ": is the folder of the data itself; name another one");
-    }
   }
   Checker checker(tokenizer, chat_template, options, fix, should_stop);
   bool any = false;
@@ -390,8 +404,16 @@ DataCheck check_data(std::span<const DataSource> sources, std::span<const std::s
     checker.split(sources, split);
   }
   if (!any) file_of_split(sources[0].path, splits.front());
-  if (made) made->keep();
-  return checker.finish();
+  DataCheck check = checker.finish();
+  if (made) {
+    made->keep();
+    // Of the data set that was there, which is not to be mixed with this one.
+    for (const fs::path& file : files_of_splits(fix, splits))
+      if (std::none_of(check.splits.begin(), check.splits.end(),
+                       [&](const DataSplit& s) { return s.written == file.string(); }))
+        fs::remove(file);
+  }
+  return check;
 }
 
 }  // namespace wick

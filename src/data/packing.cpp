@@ -314,8 +314,21 @@ std::vector<int64_t> cheapest_sizes(const std::vector<std::pair<int64_t, int64_t
 
 }  // namespace
 
+int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
+                     bool packing) {
+  if (!packing) return std::min(limits.tokens, smallest_limits(dataset, order).tokens);
+  if (order.run_updates() > kSimulatedUpdates) return limits.tokens;
+  int64_t most = 0;
+  for (int64_t u = 0; u < order.run_updates(); ++u) {
+    std::vector<PackLimits> rows;
+    for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
+    for (int64_t used : used_of_packs(rows, limits, true)) most = std::max(most, used);
+  }
+  return std::min(limits.tokens, round_up(most, kTokenStep));
+}
+
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
-                                   const PackLimits& limits, bool packing) {
+                                   const PackLimits& limits, int64_t largest, bool packing) {
   // A slot that is left empty costs as much as one that is used; a device that multiplies 128 rows
   // at a time still does less for 16 of them. A program costs time to make and some memory: one
   // that saves less than a thousandth does not pay.
@@ -330,10 +343,10 @@ std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order
     for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
     for (int64_t used : used_of_packs(rows, limits, packing)) {
       slots += used;
-      ++uses[std::min(round_up(used, step), limits.tokens)];
+      ++uses[std::min(round_up(used, step), largest)];
     }
   }
-  uses[limits.tokens];
+  uses[largest];
   const std::vector<std::pair<int64_t, int64_t>> all(uses.begin(), uses.end());
   double price = kWorthIt * static_cast<double>(slots);
   std::vector<int64_t> sizes = cheapest_sizes(all, price);
@@ -342,25 +355,24 @@ std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order
 }
 
 SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
-                      std::span<const int64_t> smaller, bool packing) {
+                      std::span<const int64_t> sizes, bool packing) {
   SlotCount count;
   std::vector<int64_t> lengths;
   std::vector<size_t> batches;
   for (int64_t u = 0; u < std::min(order.first_updates(), kSimulatedUpdates); ++u) {
-    std::vector<PackLimits> sizes;
+    std::vector<PackLimits> rows;
     int64_t longest = 0;
     for (int64_t row : order.update(u)) {
-      sizes.push_back(row_size(dataset[row]));
-      lengths.push_back(sizes.back().tokens);
+      rows.push_back(row_size(dataset[row]));
+      lengths.push_back(rows.back().tokens);
       longest = std::max(longest, lengths.back());
       count.useful += lengths.back();
     }
-    batches.push_back(sizes.size());
-    const auto rows = static_cast<int64_t>(sizes.size());
-    count.padded += rows * round_up(longest, kTokenStep);
-    for (int64_t used : used_of_packs(sizes, limits, packing)) {
-      const auto size = std::lower_bound(smaller.begin(), smaller.end(), used);
-      count.packed += size == smaller.end() ? limits.tokens : *size;
+    batches.push_back(rows.size());
+    count.padded += std::ssize(rows) * round_up(longest, kTokenStep);
+    for (int64_t used : used_of_packs(rows, limits, packing)) {
+      const auto size = std::lower_bound(sizes.begin(), sizes.end(), used);
+      count.packed += size == sizes.end() ? limits.tokens : *size;
     }
   }
   std::sort(lengths.begin(), lengths.end());

@@ -104,18 +104,24 @@ class Order {
 // Token slots of the first epoch (of its first 1,024 updates): what the rows need, what packs take,
 // and what padding each update's rows to the longest takes, in the order of the run and with the
 // rows sorted by length. Widths are multiples of 16.
-// `smaller` are the sizes of smaller_sizes().
+// `sizes`, ascending, are those in which packs lie; one that none of them holds takes the limits'.
 struct SlotCount {
   int64_t useful = 0, packed = 0, padded = 0, sorted = 0;
 };
 SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
-                      std::span<const int64_t> smaller, bool packing);
+                      std::span<const int64_t> sizes, bool packing);
 
-// Token budgets below that of the limits, ascending, in which the run's packs (of its first 1,024
-// updates) lie with the least left empty: multiples of 16 or more, 32 of them at most, each of which
-// saves something. A long row that comes now and then must not make every update as long.
+// Token slots, a multiple of 16, that hold every pack of the run: those of the limits, or fewer
+// where it ends without a pack that needs as many, since held-out rows may be longer than what is
+// trained on. Packs of more than 1,024 updates are not looked at one by one.
+int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
+                     bool packing);
+
+// Token budgets below `largest`, ascending, in which the run's packs (of its first 1,024 updates)
+// lie with the least left empty: multiples of 16 or more, 32 of them at most, each of which saves
+// something. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
-                                   const PackLimits& limits, bool packing);
+                                   const PackLimits& limits, int64_t largest, bool packing);
 
 // The least limits that hold every row of the data set: those for runs without packing. T is a
 // multiple of 16. With an order, every row that its run has.

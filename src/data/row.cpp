@@ -71,15 +71,8 @@ Example from_tokens(std::vector<Token>&& tokens, RowFormat format) {
   return example;
 }
 
-// Whether `text` has the words of a member, without the white space around them.
-bool has_words(std::string_view text, const Json& member) {
-  constexpr const char* kWhiteSpace = " \t\r\n\v\f";
-  if (!member.is_string()) return true;
-  std::string_view words = member.get_ref<const std::string&>();
-  const size_t begin = words.find_first_not_of(kWhiteSpace);
-  if (begin == std::string_view::npos) return true;
-  words = words.substr(begin, words.find_last_not_of(kWhiteSpace) + 1 - begin);
-  return text.find(words) != std::string_view::npos;
+bool has_words_of(std::string_view text, const Json& member) {
+  return !member.is_string() || has_words(text, member.get_ref<const std::string&>());
 }
 
 // As chat APIs mark an assistant turn that is not to be learned.
@@ -119,7 +112,7 @@ std::string unwritten_thoughts(const Json& messages, std::string_view text) {
   if (messages.empty()) return {};
   for (const char* key : {"reasoning_content", "reasoning", "thinking"})
     if (const Json* thought = find_member(messages.back(), key);
-        thought != nullptr && !has_words(text, *thought))
+        thought != nullptr && !has_words_of(text, *thought))
       return key;
   return {};
 }
@@ -129,7 +122,7 @@ std::optional<size_t> unwritten_system(const Json& messages, std::string_view te
     const Json* role = find_member(messages[i], "role");
     const Json* content = find_member(messages[i], "content");
     if (role != nullptr && (*role == "system" || *role == "developer") && content != nullptr &&
-        !has_words(text, *content))
+        !has_words_of(text, *content))
       return i;
   }
   return std::nullopt;

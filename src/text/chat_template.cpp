@@ -206,6 +206,14 @@ jinja::Str ChatTemplateAccess::render(const ChatTemplate& chat_template,
   }
 }
 
+bool has_words(std::string_view text, std::string_view message) {
+  constexpr const char* kWhiteSpace = " \t\r\n\v\f";
+  const size_t begin = message.find_first_not_of(kWhiteSpace);
+  if (begin == std::string_view::npos) return true;
+  const size_t end = message.find_last_not_of(kWhiteSpace) + 1;
+  return text.find(message.substr(begin, end - begin)) != std::string_view::npos;
+}
+
 RenderedChat ChatTemplate::render(const TemplateInput& input) const {
   jinja::Str text = ChatTemplateAccess::render(*this, input);
   RenderedChat out;

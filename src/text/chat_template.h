@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json.h"
@@ -42,6 +43,10 @@ struct TemplateInput {
   std::map<std::string, std::string> special_tokens;
   std::optional<std::string> date;  // "2026-01-02", what strftime_now sees; now if absent
 };
+
+// Whether a rendered text has the words of a message, without the white space around them, which
+// templates often cut. A template may leave a message out without a word.
+bool has_words(std::string_view text, std::string_view message);
 
 // A parsed template. Immutable: render() may be called from several threads at once.
 class ChatTemplate {

@@ -16,27 +16,33 @@ constexpr int64_t kTokenStep = 16;
 // Of one update if a pack has that many tokens: packs, and the targets that the fullest has.
 FitCandidate with_tokens(const ExampleSet& rows, const Order& order, int64_t tokens,
                          int64_t least_targets) {
-  FitCandidate c{{tokens, least_targets}, 1};
+  PackLimits limits{tokens, least_targets};
   const int64_t updates = std::min(order.first_updates(), kJudgedUpdates);
   for (int64_t u = 0; u < updates; ++u) {
     const std::vector<int64_t> chosen = order.update(u);
     int64_t targets = 0;
     for (int64_t row : chosen) targets += row_size(rows[row]).targets;
     for (const Pack& pack : pack_rows(rows, chosen, {tokens, targets}, 0, 0, true))
-      c.limits.targets = std::max(c.limits.targets, pack.used_targets);
+      limits.targets = std::max(limits.targets, pack.used_targets);
   }
-  return fit_candidate(rows, order, c.limits, true);
+  return fit_candidate(rows, order, limits, true);
 }
 
 }  // namespace
 
-FitCandidate fit_candidate(const ExampleSet& rows, const Order& order, const PackLimits& limits,
-                           bool packing) {
+double packs_per_update(const ExampleSet& rows, const Order& order, const PackLimits& limits,
+                        bool packing) {
   const int64_t updates = std::min(order.first_updates(), kJudgedUpdates);
   size_t packs = 0;
   for (int64_t u = 0; u < updates; ++u)
     packs += pack_rows(rows, order.update(u), limits, 0, 0, packing).size();
-  return {limits, static_cast<double>(packs) / static_cast<double>(updates)};
+  return static_cast<double>(packs) / static_cast<double>(updates);
+}
+
+FitCandidate fit_candidate(const ExampleSet& rows, const Order& order, const PackLimits& limits,
+                           bool packing) {
+  return {limits, packs_per_update(rows, order, limits, packing),
+          largest_pack(rows, order, limits, packing)};
 }
 
 double pack_overhead(const PackLimits& limits) {
@@ -65,7 +71,7 @@ Fit fit_step(const Backend& backend, const StepMaker& make,
     Fit fit;
     fit.candidate = c;
     fit.recompute_blocks = recompute;
-    fit.step = make(c.limits, recompute);
+    fit.step = make(c, recompute);
     fit.memory = fit.step->forecast(backend);
     fit.cost = c.packs * fit.step->micro_flops() * pack_overhead(c.limits);
     fit.fits = fit.memory.total() <= memory_bytes;

@@ -14,13 +14,17 @@
 
 namespace wick {
 
-// A size of packs, and how many of them an update has on average.
+// A size of packs, how many of them an update has on average, and what the fullest takes
+// (StepOptions::largest_pack).
 struct FitCandidate {
   PackLimits limits;
   double packs = 1;
+  int64_t largest_pack = 0;
 };
 
-// The packs of the first updates under these limits.
+// By the packs of the first updates.
+double packs_per_update(const ExampleSet& rows, const Order& order, const PackLimits& limits,
+                        bool packing);
 FitCandidate fit_candidate(const ExampleSet& rows, const Order& order, const PackLimits& limits,
                            bool packing);
 // What a pack of that size takes beyond its tokens' arithmetic, as a factor.
@@ -32,7 +36,7 @@ std::vector<FitCandidate> fit_candidates(const ExampleSet& rows, const Order& or
                                          bool packing);
 
 using StepMaker =
-    std::function<std::unique_ptr<TrainStep>(const PackLimits&, int64_t recompute_blocks)>;
+    std::function<std::unique_ptr<TrainStep>(const FitCandidate&, int64_t recompute_blocks)>;
 
 struct Fit {
   FitCandidate candidate;

@@ -39,12 +39,15 @@ int64_t count_saves(const TrainOptions& o, int64_t updates) {
   return 1 + (o.save_every > 0 ? (updates - 1) / o.save_every : 0);
 }
 
-std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& o,
-                              const PackLimits& limits) {
+std::vector<int64_t> valid_rows(const ExampleSet& valid, const TrainOptions& o) {
   int64_t rows = valid.size();
   if (o.val_batches > 0) rows = std::min(rows, o.val_batches * o.batch_size);
-  Order draw(valid.size(), rows, o.seed, true);
-  return pack_rows(valid, draw.update(0), limits, o.seed, 0, o.packing);
+  return Order(valid.size(), rows, o.seed, true).update(0);
+}
+
+std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& o,
+                              const PackLimits& limits) {
+  return pack_rows(valid, valid_rows(valid, o), limits, o.seed, 0, o.packing);
 }
 
 Schedule make_schedule(const TrainOptions& o, int64_t updates) {

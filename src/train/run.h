@@ -44,7 +44,9 @@ int64_t count_updates(const TrainOptions& options, int64_t rows);
 int64_t count_evals(const TrainOptions& options, int64_t updates);
 // Checkpoints of a run of that many updates.
 int64_t count_saves(const TrainOptions& options, int64_t updates);
-// The held-out rows that are looked at, the same each time: drawn once from the seed.
+// The held-out rows that are looked at, the same each time: all, or as many as --val-batches says,
+// drawn once from the seed.
+std::vector<int64_t> valid_rows(const ExampleSet& valid, const TrainOptions& options);
 std::vector<Pack> valid_packs(const ExampleSet& valid, const TrainOptions& options,
                               const PackLimits& limits);
 Schedule make_schedule(const TrainOptions& options, int64_t updates);

@@ -12,11 +12,18 @@ namespace wick {
 
 TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Trainable trainable,
                      const StepOptions& options)
-    : config_(config), trainable_(std::move(trainable)), options_(options) {
+    : config_(config),
+      trainable_(std::move(trainable)),
+      options_(options),
+      micro_limits_(options.limits) {
   DecoderPlanOptions o;
   const int64_t lanes = trainable_.lane_count();
   const PackLimits all{lanes * options.limits.tokens, lanes * options.limits.targets};
-  o.tokens = all.tokens;
+  if (options.largest_pack > 0 && takes_sizes())
+    micro_limits_ = {std::min(options.limits.tokens, options.largest_pack),
+                     std::min(options.limits.targets, options.largest_pack)};
+  const PackLimits micro{lanes * micro_limits_.tokens, lanes * micro_limits_.targets};
+  o.tokens = micro.tokens;
   o.positions = options.positions;
   o.training = true;
   o.recompute_first = first_trained_block(trainable_, config_);
@@ -33,14 +40,14 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     o.stream_rows = prefix_->buffer_rows();
   }
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
-  tail_ = record_targets(*micro_, all.targets, {options.skip_below});
+  tail_ = record_targets(*micro_, micro.targets, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
     if (options.loss) {
       loss_kind_ = options.loss();
       loss_ = loss_kind_->record(*micro_, tail_, options.limits, options.positions);
     } else {
-      Shape m{all.targets};
+      Shape m{micro.targets};
       weight_ = r.feed("weight", m, DType::kF32);
       segment_ = r.feed("segment", m, DType::kI32);
       loss_ = r.segment_sum(tail_.logp, weight_, segment_, lanes);
@@ -93,13 +100,15 @@ int64_t other_weights(const Plan& plan, const Plan& other, const Backend& backen
 
 }  // namespace
 
+bool TrainStep::takes_sizes() const { return !options_.loss && trainable_.lanes.empty(); }
+
 void TrainStep::add_sizes(const ModelWeights& weights, std::span<const int64_t> tokens) {
-  // A loss has one tail; the packs of lanes lie in one program.
-  if (loss_kind_ || !trainable_.lanes.empty()) return;
+  if (!takes_sizes()) return;
   for (int64_t size : tokens) {
-    WICK_CHECK(size < options_.limits.tokens, size, " of ", options_.limits.tokens, " slots");
+    WICK_CHECK(size < micro_limits_.tokens, size, " of ", micro_limits_.tokens, " slots");
     StepOptions o = options_;
     o.limits = {size, std::min(size, options_.limits.targets)};
+    o.largest_pack = 0;
     o.stream_slots = options_.limits.tokens;
     smaller_.push_back(std::make_unique<TrainStep>(config_, weights, trainable_, o));
     smaller_.back()->prefix_.reset();
@@ -117,6 +126,10 @@ const TrainStep& TrainStep::fitting(const Pack& pack) const {
   for (const auto& s : smaller_)
     if (pack.used_tokens <= s->limits().tokens && pack.used_targets <= s->limits().targets)
       return *s;
+  WICK_CHECK(!takes_sizes() || (pack.used_tokens <= micro_limits_.tokens &&
+                                pack.used_targets <= micro_limits_.targets),
+             "a pack of ", pack.used_tokens, " tokens and ", pack.used_targets,
+             " targets, which the run was said not to have");
   return *this;
 }
 
@@ -198,7 +211,7 @@ void TrainStep::compile_micro(Backend& backend, ModelWeights& weights) {
   if (loss_kind_) return;
   std::vector<int32_t> lane;  // of each target
   for (int64_t k = 0; k < trainable_.lane_count(); ++k)
-    lane.insert(lane.end(), static_cast<size_t>(options_.limits.targets), static_cast<int32_t>(k));
+    lane.insert(lane.end(), static_cast<size_t>(micro_limits_.targets), static_cast<int32_t>(k));
   micro_program_->feed(segment_, lane.data(), lane.size() * sizeof(int32_t));
 }
 
@@ -270,7 +283,7 @@ void TrainStep::feed(const Pack& pack, std::span<const float> lane_weights) {
   if (below) stream = below->rows(pack, RowSet::kTrain);
   feed_pack(*micro_program_, *micro_, tail_, pack, stream);
   if (loss_kind_) return loss_kind_->feed(*micro_program_, pack, lane_weights);
-  const auto lane_targets = static_cast<size_t>(options_.limits.targets);
+  const auto lane_targets = static_cast<size_t>(micro_limits_.targets);
   std::vector<float> weights(lane_weights.size() * lane_targets, 0.0f);
   for (size_t i = 0; i < weights.size(); ++i)
     if (pack.targets[i] >= 0) weights[i] = -lane_weights[i / lane_targets];

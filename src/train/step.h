@@ -51,7 +51,10 @@ int64_t first_trained_block(const Trainable& trainable, const ModelConfig& confi
 std::vector<float> initial_weights(const Trainable& trainable, const ModelWeights& weights);
 
 struct StepOptions {
-  PackLimits limits;             // of one lane
+  PackLimits limits;  // of one lane
+  // Token slots of the fullest pack that is trained on (largest_pack), where packs to be scored may
+  // be fuller; 0: those of the limits. Of one adapter and the likelihood; others train on any pack.
+  int64_t largest_pack = 0;
   int64_t positions = 0;         // above every position in the data
   int64_t recompute_blocks = 0;  // the first N of the trained blocks; -1: all of them
   // The blocks below the first trained one are a program of their own whose rows can be kept.
@@ -93,6 +96,8 @@ class TrainStep : public RunStep {
   const Trainable& trainable() const { return trainable_; }
   Op optimizer() const { return options_.optimizer; }
   const PackLimits& limits() const override { return options_.limits; }
+  // What of them micro_plan() has.
+  const PackLimits& micro_limits() const { return micro_limits_; }
   int64_t param_count() const override { return trainable_.layout.size(); }
   double pack_flops(const Pack& pack) const override { return plan_flops(micro_plan(pack)); }
   Loss* loss_kind() const override { return loss_kind_.get(); }
@@ -165,6 +170,9 @@ class TrainStep : public RunStep {
   void score(const Pack& pack, std::span<float> logp, RowSet set) override;
 
  private:
+  // Whether a pack may lie in a plan of fewer slots: a loss has one tail, and the packs of lanes
+  // lie in one program.
+  bool takes_sizes() const;
   const TrainStep& fitting(const Pack& pack) const;
   TrainStep& fitting(const Pack& pack) {
     return const_cast<TrainStep&>(std::as_const(*this).fitting(pack));
@@ -184,6 +192,7 @@ class TrainStep : public RunStep {
   ModelConfig config_;
   Trainable trainable_;
   StepOptions options_;
+  PackLimits micro_limits_;
 
   std::unique_ptr<DecoderPlan> micro_;
   TargetTail tail_;

@@ -72,6 +72,27 @@ TEST_F(Convert, DequantizedNumbersAreTheSame) {
   EXPECT_EQ(loss({"--model", again, "--dtype", "f32"}), loss({"--model", codes, "--dtype", "f32"}));
 }
 
+// What a code has lost does not come back, and a second code loses more.
+TEST_F(Convert, CodesOfCodesAreMadeOnlyWhenAsked) {
+  const std::string codes = folder_.path("q4"), out = folder_.path("anew");
+  convert({"--model", model_, "--quantize", "4", "--save-path", codes});
+  auto words = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"convert", "--model", codes, "--save-path", out});
+    return more;
+  };
+  const CliResult refused = wick(words({"--quantize", "8"}));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("is quantised already (4 bits in groups of 32)"), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find("--allow-requantize"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_EQ(wick(words({"--dequantize", "--allow-requantize"})).code, 2);
+  EXPECT_EQ(wick(words({"--quantize", "8", "--allow-requantize"})).code, 0);
+  // The same codes are no new ones.
+  EXPECT_EQ(wick(words({"--quantize", "4", "--overwrite"})).code, 0);
+  EXPECT_EQ(loss({"--model", out, "--dtype", "f32"}), loss({"--model", codes, "--dtype", "f32"}));
+}
+
 TEST_F(Convert, RefDequantizesTheSameCodes) {
   for (const char* group : {"32", "64"}) {
     std::vector<std::string> words = {"--model", model_,         "--quantize",

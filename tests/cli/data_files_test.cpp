@@ -77,8 +77,8 @@ TEST_F(DataFiles, WideCharactersAreConverted) {
       EXPECT_EQ(refused.code, 1);
       EXPECT_NE(refused.err.find("this is " + name), std::string::npos) << refused.err;
       EXPECT_NE(refused.err.find("iconv -f " + name), std::string::npos) << refused.err;
-      const CliResult fixed = wick(
-          {"data", "--model", model_, "--data", file, "--fix", folder_.path("narrow"), "--json"});
+      const CliResult fixed = wick({"data", "--model", model_, "--data", file, "--fix",
+                                    folder_.path("narrow"), "--json", "--overwrite"});
       ASSERT_EQ(fixed.code, 0) << fixed.err;
       EXPECT_EQ(findings_of(fixed), (std::set<Finding>{{"not_utf8", "train.jsonl", 0}}));
       EXPECT_EQ(fixed.event("summary")["fixes"][0], "2 rows: written as UTF-8");
@@ -99,13 +99,41 @@ TEST_F(DataFiles, AHeaderThatIsNoneHasItsLine) {
   EXPECT_EQ(r.event("finding")["what"], "the header names \"prompt\" twice");
 }
 
+// Neither is a data set lost without a word, nor are two of them mixed.
+TEST_F(DataFiles, AnotherDataSetIsReplacedOnlyWhenAsked) {
+  const std::string data = folder_.write("p/train.jsonl", chat("q", "a") + "\n");
+  const std::string other = folder_.write("p_clean/val.json", "[" + chat("other", "set") + "]");
+  const std::string clean = folder_.path("p_clean");
+  auto fix = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"data", "--model", model_, "--data", data, "--fix", clean});
+    return wick(more);
+  };
+  const CliResult refused = fix({});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("has a data set (val.json) already"), std::string::npos)
+      << refused.err;
+  EXPECT_NE(refused.err.find("--overwrite"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(clean + "/train.jsonl"));
+  // Another split is not in the way of one that is asked for.
+  EXPECT_EQ(fix({"--split", "train"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(other));
+  EXPECT_EQ(fix({"--split", "train"}).code, 1);
+  EXPECT_EQ(fix({"--overwrite"}).code, 0);
+  EXPECT_TRUE(std::filesystem::exists(clean + "/train.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(other));
+  EXPECT_EQ(wick({"data", "--data", data, "--overwrite"}).code, 2);
+}
+
 // A copy that training would refuse is none.
 TEST_F(DataFiles, ACleanedCopyHasNoEmptySplit) {
   folder_.write("o/train.jsonl", chat("q", "a") + "\n" + chat("r", "b") + "\n");
   folder_.write("o/valid.jsonl", chat("q", "a") + "\n");
   const std::string clean = folder_.path("o_clean");
   folder_.write("o_clean/valid.jsonl", "of an earlier copy");
-  ASSERT_EQ(wick({"data", "--model", model_, "--data", folder_.path("o"), "--fix", clean}).code, 0);
+  ASSERT_EQ(
+      wick({"data", "--model", model_, "--data", folder_.path("o"), "--fix", clean, "--overwrite"})
+          .code,
+      0);
   EXPECT_FALSE(std::filesystem::exists(clean + "/valid.jsonl"));
   EXPECT_EQ(wick({"train", "--model", model_, "--data", clean, "--iters", "1", "--adapter-path",
                   folder_.path("o_out")})

@@ -10,14 +10,17 @@
 namespace wick::test {
 namespace {
 
-// Rows of the embedded model's own words: some short, some that fill most of a pack.
+// Of the embedded model's own words.
+std::string row_of(int words, int first) {
+  std::string text = "Row";
+  for (int k = 0; k < words; ++k) text += " " + std::to_string((first + k) % 90);
+  return "{\"text\": \"" + text + "\"}\n";
+}
+
+// Some short, some that fill most of a pack.
 std::string long_rows(int count) {
   std::string rows;
-  for (int i = 0; i < count; ++i) {
-    std::string text = "Row";
-    for (int k = 0; k < 20 + 60 * (i % 4); ++k) text += " " + std::to_string((i * 37 + k) % 90);
-    rows += "{\"text\": \"" + text + "\"}\n";
-  }
+  for (int i = 0; i < count; ++i) rows += row_of(20 + 60 * (i % 4), i * 37);
   return rows;
 }
 
@@ -53,14 +56,19 @@ struct MemoryCase {
   int rows;
   std::vector<std::string> words;
   bool chats = false;
+  int held_out = 0;  // words of a held-out row
 };
+
+void write_data(const TempFolder& folder, const MemoryCase& c) {
+  folder.write("data/train.jsonl", c.chats ? chats(c.rows) : long_rows(c.rows));
+  if (c.held_out > 0) folder.write("data/valid.jsonl", row_of(c.held_out, 0));
+}
 
 class ForecastMemory : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(ForecastMemory, IsWithinFivePercentOfTheProcess) {
   TempFolder folder;
-  const int rows = GetParam().rows;
-  folder.write("data/train.jsonl", GetParam().chats ? chats(rows) : long_rows(rows));
+  write_data(folder, GetParam());
   std::vector<std::string> words = train_words(folder);
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
   const CliResult r = wick(words);
@@ -77,8 +85,7 @@ class PlannedMemory : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(PlannedMemory, IsWithinFivePercentOfTheProcess) {
   TempFolder folder;
-  const int rows = GetParam().rows;
-  folder.write("data/train.jsonl", GetParam().chats ? chats(rows) : long_rows(rows));
+  write_data(folder, GetParam());
   std::vector<std::string> words = train_words(folder);
   words.insert(words.end(), GetParam().words.begin(), GetParam().words.end());
   const CliResult run = wick(words);
@@ -206,7 +213,12 @@ INSTANTIATE_TEST_SUITE_P(
                     MemoryCase{"high_rank", 16, {"--iters", "4", "--rank", "64"}, true},
                     MemoryCase{"full", 16, {"--iters", "4", "--fine-tune-type", "full"}},
                     MemoryCase{
-                        "whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true}),
+                        "whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true},
+                    MemoryCase{"longer_held_out",
+                               16,
+                               {"--iters", "1", "--batch-size", "1", "--no-shuffle"},
+                               false,
+                               240}),
     [](const auto& param) { return std::string(param.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -242,6 +254,18 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryCase{"whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true},
         // The longest of the rows does not come.
         MemoryCase{"ends_early", 16, {"--iters", "1", "--batch-size", "1", "--no-shuffle"}},
+        // The longest row is never trained on.
+        MemoryCase{"longer_held_out",
+                   16,
+                   {"--iters", "2", "--batch-size", "1", "--no-shuffle", "--no-packing"},
+                   false,
+                   240},
+        MemoryCase{
+            "longer_held_out_packs",
+            16,
+            {"--iters", "4", "--batch-size", "1", "--grad-accumulation-steps", "2", "--no-shuffle"},
+            false,
+            240},
         // So little that reading the model takes more.
         MemoryCase{"tiny", 2, {"--iters", "3", "--max-seq-length", "32"}}),
     [](const auto& param) { return std::string(param.param.name); });

@@ -324,8 +324,40 @@ TEST_F(Loop, ASweepRanksByHeldOutRowsFirst) {
   ASSERT_EQ(ranked.size(), 2u);
   EXPECT_EQ(ranked[0]["name"], "data") << r.out;
   EXPECT_LT(ranked[1]["final_loss"], ranked[0]["valid_loss"]);
-  EXPECT_NE(r.err.find("1 adapter has no held-out rows: ranked behind"), std::string::npos)
-      << r.err;
+  EXPECT_NE(r.err.find("1 adapter has no held-out rows: behind"), std::string::npos) << r.err;
+}
+
+// A loss of easy rows is no better than one of hard ones.
+TEST_F(Loop, ASweepRanksThoseOfTheSameHeldOutRows) {
+  const std::string easy = "{\"text\": \"aaaaaaaaaaaaaaaa\"}\n";
+  folder_.write("easy/train.jsonl", easy);
+  folder_.write("easy/valid.jsonl", easy);
+  auto sweep = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--model", folder_.path("model"), "--adapter-path",
+                               folder_.path("out"), "--epochs", "1", "--sweep"});
+    return wick(more);
+  };
+  const CliResult r =
+      sweep({"lr=1e-3,0.02", "--sweep-data", folder_.path("data"), folder_.path("easy"), "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const std::vector<Json> ranked = events(r, "ranked");
+  ASSERT_EQ(ranked.size(), 4u);
+  const Json summary = read_json(out("summary.json"));
+  EXPECT_EQ(summary["row_sets"], 2);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(ranked[i]["rank"], 1 + i % 2);
+    EXPECT_EQ(ranked[i]["rows"], 1 + i / 2);
+    EXPECT_EQ(summary["adapters"][i]["rank"], 1 + i % 2);
+    const std::string file = ranked[i]["rows_file"].get<std::string>();
+    EXPECT_NE(file.find(i < 2 ? "data" : "easy"), std::string::npos) << file;
+  }
+  EXPECT_NE(r.err.find("2 different sets of rows and do not compare"), std::string::npos) << r.err;
+  const CliResult text =
+      sweep({"lr=1e-3,0.02", "--sweep-data", folder_.path("data"), folder_.path("easy")});
+  EXPECT_NE(text.out.find("rows 2: held out, "), std::string::npos) << text.out;
+  const CliResult same = sweep({"lr=1e-3,0.02", "--data", folder_.path("easy")});
+  EXPECT_EQ(same.out.find("rows 1:"), std::string::npos) << same.out;
+  EXPECT_EQ(same.err.find("do not compare"), std::string::npos) << same.err;
 }
 
 // What was left at its default is named when it is no more: not as another build's doing.

@@ -200,6 +200,22 @@ TEST_F(Text, WhatASystemPromptIsAddedTo) {
   folder_.write("model/tokenizer_config.json", dump_json(config));
   EXPECT_NE(generate("[" + user + "]", system).err.find("leaves --system-prompt out"),
             std::string::npos);
+  // Once for each message that is set.
+  auto warnings = [&](const std::string& lines) {
+    const CliResult r =
+        wick({"chat", "--model", model_, "-m", "1", "--system-prompt", "be nice"}, lines);
+    EXPECT_EQ(r.code, 0) << r.err;
+    const std::string words = "leaves the system message out";
+    int count = 0;
+    for (size_t at = 0; (at = r.err.find(words, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(warnings("x\ny\n"), 1);
+  EXPECT_EQ(warnings("x\n/system be kind\nx\n"), 2);
+  EXPECT_EQ(warnings("/system\nx\n"), 0);
+  config["chat_template"] = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}";
+  folder_.write("model/tokenizer_config.json", dump_json(config));
+  EXPECT_EQ(warnings("x\n/system  be kind \nx\n"), 0);
   const CliResult plain = wick({"generate", "--model", model_, "-p", "x", "--ignore-chat-template",
                                 "--chat-template-config", "{\"a\": 1}"});
   EXPECT_EQ(plain.code, 2);

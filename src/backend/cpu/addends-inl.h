@@ -5,6 +5,7 @@
 #include <array>
 
 #include "backend/cpu/product-inl.h"
+#include "backend/cpu/short_sum-inl.h"
 
 #if WICK_CPU_BF16
 WICK_BF16_BEGIN
@@ -63,31 +64,14 @@ class PanelAddends {
   template <int R>
   static void add_rows(const Part& p, int64_t row, float* c) {
     const Operand& x = p.of->x;
-    __m512 sums[R][2];
-    for (auto& sum : sums) sum[0] = sum[1] = _mm512_setzero_ps();
+    ShortSums<R> sums;
     const char* w = p.tiles;
-    for (int64_t k = 0; k < x.cols; k += 32, w += kBlockBytes) {
-      alignas(64) int pairs[R][16];
-      for (int r = 0; r < R; ++r)
-        _mm512_store_si512(pairs[r],
-                           _mm512_maskz_loadu_epi16(words_below(x.cols - k),
-                                                    x.as<const uint16_t>() + (row + r) * x.ld + k));
-      const int64_t steps = std::min<int64_t>(16, (x.cols - k + 1) / 2);
-      for (int64_t s = 0; s < steps; ++s) {
-        const auto w0 = reinterpret_cast<__m512bh>(_mm512_load_si512(w + s * 64));
-        const auto w1 = reinterpret_cast<__m512bh>(_mm512_load_si512(w + 1024 + s * 64));
-        WICK_UNROLL
-        for (int r = 0; r < R; ++r) {
-          const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pairs[r][s]));
-          sums[r][0] = _mm512_dpbf16_ps(sums[r][0], w0, pair);
-          sums[r][1] = _mm512_dpbf16_ps(sums[r][1], w1, pair);
-        }
-      }
-    }
+    for (int64_t k = 0; k < x.cols; k += 32, w += kBlockBytes)
+      sums.add_block(ShortRows<R>(x, row, k), w);
     const __m512 scale = _mm512_set1_ps(p.of->scale);
     for (int r = 0; r < R; ++r, c += 16) {
-      _mm512_store_ps(c, _mm512_fmadd_ps(sums[r][0], scale, _mm512_load_ps(c)));
-      _mm512_store_ps(c + 256, _mm512_fmadd_ps(sums[r][1], scale, _mm512_load_ps(c + 256)));
+      _mm512_store_ps(c, _mm512_fmadd_ps(sums.at[r][0], scale, _mm512_load_ps(c)));
+      _mm512_store_ps(c + 256, _mm512_fmadd_ps(sums.at[r][1], scale, _mm512_load_ps(c + 256)));
     }
   }
 

@@ -9,7 +9,7 @@
 
 #if WICK_CPU_BF16
 // After everything that must not be compiled for its instruction set.
-#include "backend/cpu/finish-inl.h"
+#include "backend/cpu/short_sum-inl.h"
 
 WICK_BF16_BEGIN
 namespace wick::cpu {
@@ -17,11 +17,6 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 4;
 constexpr int64_t kTaskElements = 32 << 10;  // of y
-
-inline __m512 dot(__m512 sum, __m512i w, uint32_t pair) {
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w),
-                          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(pair))));
-}
 
 // 32 columns of a row from their sums; as finish_rows(), to the bit.
 inline void finish_row(const Finish& f, int64_t row, int64_t col, __m512 v0, __m512 v1) {
@@ -48,24 +43,12 @@ inline void finish_row(const Finish& f, int64_t row, int64_t col, __m512 v0, __m
 
 template <int R>
 void multiply_rows_of(const Operand& x, const char* w, const Finish& f, int64_t row) {
-  alignas(64) uint32_t pairs[R][16];
-  for (int r = 0; r < R; ++r)
-    _mm512_store_si512(pairs[r], _mm512_maskz_loadu_epi16(words_below(x.cols),
-                                                          x.as<uint16_t>() + (row + r) * x.ld));
-  const int64_t steps = (x.cols + 1) / 2;
+  const ShortRows<R> rows(x, row, 0);
   for (int64_t col = 0; col < f.y.cols; col += 32, w += kBlockBytes) {
-    __m512 sums[R][2];
-    for (auto& sum : sums) sum[0] = sum[1] = _mm512_setzero_ps();
-    for (int64_t s = 0; s < steps; ++s) {
-      const __m512i w0 = _mm512_load_si512(w + s * 64), w1 = _mm512_load_si512(w + 1024 + s * 64);
-      WICK_UNROLL
-      for (int r = 0; r < R; ++r) {
-        sums[r][0] = dot(sums[r][0], w0, pairs[r][s]);
-        sums[r][1] = dot(sums[r][1], w1, pairs[r][s]);
-      }
-    }
+    ShortSums<R> sums;
+    sums.add_block(rows, w);
     WICK_UNROLL
-    for (int r = 0; r < R; ++r) finish_row(f, row + r, col, sums[r][0], sums[r][1]);
+    for (int r = 0; r < R; ++r) finish_row(f, row + r, col, sums.at[r][0], sums.at[r][1]);
   }
 }
 

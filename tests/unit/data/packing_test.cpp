@@ -331,12 +331,31 @@ ExampleSet mixed_rows(int64_t count) {
   return rows_of_sizes(sizes);
 }
 
+// Held-out rows may want more room than any that the run trains on before it ends.
+TEST(LargestPack, IsOfTheRowsThatTheRunHas) {
+  const ExampleSet dataset = rows_of_sizes({20, 30, 40, 500});
+  const PackLimits limits{1024, 1024};
+  const Order two(dataset, 1, 0, false, 2), all(dataset, 1, 0, false, 4);
+  for (bool packing : {false, true}) {
+    EXPECT_EQ(largest_pack(dataset, two, limits, packing), 32);
+    EXPECT_EQ(largest_pack(dataset, all, limits, packing), 512);
+    EXPECT_EQ(largest_pack(dataset, all, {496, 496}, packing), 496);
+  }
+  const Order pairs(dataset, 2, 0, false, 1);
+  EXPECT_EQ(largest_pack(dataset, pairs, limits, false), 32);
+  EXPECT_EQ(largest_pack(dataset, pairs, limits, true), 64);
+  // Too many updates to look at each of them.
+  const Order many(dataset, 1, 0, false, 5000);
+  EXPECT_EQ(largest_pack(dataset, many, limits, false), 512);
+  EXPECT_EQ(largest_pack(dataset, many, limits, true), 1024);
+}
+
 TEST(SmallerSizes, LeaveLittleEmptyWithFewPrograms) {
   for (int64_t rows : {128, 8192}) {
     const ExampleSet dataset = mixed_rows(rows);
     const Order order(dataset.size(), 8, 1, true);
     const PackLimits limits = choose_limits(dataset, order, 16384, true);
-    const std::vector<int64_t> sizes = smaller_sizes(dataset, order, limits, true);
+    const std::vector<int64_t> sizes = smaller_sizes(dataset, order, limits, limits.tokens, true);
     EXPECT_LE(sizes.size(), 32u);
     EXPECT_TRUE(std::is_sorted(sizes.begin(), sizes.end()));
     for (int64_t size : sizes) {
@@ -359,15 +378,15 @@ TEST(SmallerSizes, LookAtAllEpochsOfTheRun) {
   const ExampleSet dataset = mixed_rows(32);
   const Order one(dataset, 8, 1, true), run(dataset, 8, 1, true, 400);
   const PackLimits limits = choose_limits(dataset, run, 16384, true);
-  EXPECT_LE(smaller_sizes(dataset, one, limits, true).size(), 4u);
-  EXPECT_GT(smaller_sizes(dataset, run, limits, true).size(), 8u);
+  EXPECT_LE(smaller_sizes(dataset, one, limits, limits.tokens, true).size(), 4u);
+  EXPECT_GT(smaller_sizes(dataset, run, limits, limits.tokens, true).size(), 8u);
 }
 
 TEST(SmallerSizes, AreNoneWhereAllPacksAreAlike) {
   const ExampleSet dataset = rows_of_sizes(std::vector<size_t>(16, 32));
   const Order order(16, 4, 0, true);
   const PackLimits limits = choose_limits(dataset, order, 4096, true);
-  EXPECT_TRUE(smaller_sizes(dataset, order, limits, true).empty());
+  EXPECT_TRUE(smaller_sizes(dataset, order, limits, limits.tokens, true).empty());
 }
 
 }  // namespace

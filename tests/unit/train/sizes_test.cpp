@@ -27,7 +27,7 @@ TEST(StepSizes, SmallerProgramsGiveTheSameGradients) {
   const ExampleSet set = ExampleSet::from_examples(std::move(rows), "rows");
   const Order order(set, 4, 0, false);
   const PackLimits limits = smallest_limits(set);
-  const std::vector<int64_t> sizes = smaller_sizes(set, order, limits, true);
+  const std::vector<int64_t> sizes = smaller_sizes(set, order, limits, limits.tokens, true);
   ASSERT_FALSE(sizes.empty());
   EXPECT_LT(sizes.back(), limits.tokens);
   EXPECT_LT(count_slots(set, order, limits, sizes, true).packed,
@@ -66,6 +66,27 @@ TEST(StepSizes, SmallerProgramsGiveTheSameGradients) {
   }
   EXPECT_GT(norm, 0);
   EXPECT_LT(std::sqrt(difference), 1e-5 * std::sqrt(norm));
+}
+
+// A longer row that is only scored makes the score's plan larger, and nothing else.
+TEST(StepSizes, TheLargestTrainedPackSizesTheTrainingPlan) {
+  const ModelConfig config = small_model(2);
+  const Adapter adapter = Adapter::create(LoraOptions{}, adaptable_linears(config));
+  const ModelWeights weights = ModelWeights::random(config, 3, DType::kF32);
+  auto backend = open_backend({.device = "cpu", .threads = 2});
+  auto make = [&](int64_t tokens, int64_t largest) {
+    StepOptions options;
+    options.limits = {tokens, tokens};
+    options.largest_pack = largest;
+    options.positions = 512;
+    return TrainStep(config, weights, train_adapter(adapter), options);
+  };
+  const TrainStep small = make(64, 0), large = make(512, 0), held_out = make(512, 64);
+  EXPECT_EQ(held_out.limits(), large.limits());
+  EXPECT_EQ(held_out.micro_limits(), small.limits());
+  EXPECT_EQ(print(held_out.micro_plan()), print(small.micro_plan()));
+  EXPECT_EQ(print(held_out.score_plan()), print(large.score_plan()));
+  EXPECT_LT(held_out.forecast(*backend).arena, large.forecast(*backend).arena);
 }
 
 }  // namespace
