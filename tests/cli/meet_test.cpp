@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings that meet: sweeps, adapters to start from, held-out rows, files that others wrote.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "cli/cli.h"
+
+namespace wick::test {
+namespace {
+
+class Meet : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_tiny_model(folder_.path("model"));
+    write_tiny_data(folder_.path("data"));
+  }
+  CliResult train(const std::string& into, std::vector<std::string> more,
+                  const std::string& data = "data") const {
+    std::vector<std::string> all = {"train",
+                                    "--model",
+                                    folder_.path("model"),
+                                    "--data",
+                                    folder_.path(data),
+                                    "--adapter-path",
+                                    folder_.path(into),
+                                    "--json",
+                                    "--date",
+                                    "2026-01-02",
+                                    "--iters",
+                                    "2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return wick(all);
+  }
+  TempFolder folder_;
+};
+
+// Whoever sits in the folder of the data may well write --metrics train.jsonl.
+TEST_F(Meet, MetricsReplaceNoFileOfOthers) {
+  const std::string rows = folder_.path("data/train.jsonl"), before = contents(rows);
+  for (const bool resumed : {false, true}) {
+    const CliResult r =
+        train("out", resumed ? std::vector<std::string>{"--metrics", rows, "--resume"}
+                             : std::vector<std::string>{"--metrics", rows});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_NE(r.err.find("train.jsonl"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("--metrics"), std::string::npos) << r.err;
+    EXPECT_EQ(contents(rows), before);
+    if (!resumed) {
+      EXPECT_FALSE(std::filesystem::exists(folder_.path("out")));
+      ASSERT_EQ(train("out", {}).code, 0);
+    }
+  }
+  // What a run has written another one replaces, and an empty file is nobody's.
+  const std::string metrics = folder_.write("run.jsonl", "");
+  auto lines = [&] {
+    EXPECT_EQ(train("out", {"--metrics", metrics}).code, 0);
+    const std::string text = contents(metrics);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const auto first = lines();
+  EXPECT_GT(first, 0);
+  EXPECT_EQ(lines(), first);
+}
+
+}  // namespace
+}  // namespace wick::test
