@@ -66,5 +66,35 @@ TEST_F(Meet, MetricsReplaceNoFileOfOthers) {
   EXPECT_EQ(lines(), first);
 }
 
+// An adapter to start from has its own rank; a folder called rank=8 must not hold another.
+TEST_F(Meet, AnAdapterToStartFromIsNotContradictedByDefaults) {
+  ASSERT_EQ(train("first", {"--rank", "2", "--alpha", "32", "--lora-dropout", "0.1", "--targets",
+                            "q_proj", "--num-layers", "1"})
+                .code,
+            0);
+  const std::pair<std::vector<std::string>, const char*> kWrong[] = {
+      {{"--rank", "8"}, "rank 2"},
+      {{"--alpha", "16"}, "alpha 32"},
+      {{"--scale", "2"}, "alpha 32"},
+      {{"--lora-dropout", "0"}, "dropout 0.1"},
+      {{"--targets", "all-linear"}, "others"},
+      {{"--num-layers", "-1", "--targets", "q_proj"}, "others"},
+      {{"--sweep", "rank=2,8"}, "rank 2"},
+      {{"--sweep", "alpha=16,32"}, "alpha 32"},
+      {{"--sweep", "dropout=0,0.1"}, "dropout 0.1"},
+      {{"--sweep", "targets=q_proj,all-linear", "--num-layers", "1"}, "others"}};
+  for (auto [words, what] : kWrong) {
+    words.insert(words.end(), {"--init-adapter", folder_.path("first")});
+    const CliResult r = train("out", words);
+    EXPECT_EQ(r.code, 1) << words[0] << " " << words[1];
+    EXPECT_NE(r.err.find(what), std::string::npos) << r.err;
+    EXPECT_FALSE(std::filesystem::exists(folder_.path("out"))) << words[0] << " " << words[1];
+  }
+  EXPECT_EQ(train("out", {"--init-adapter", folder_.path("first"), "--rank", "2", "--scale", "16",
+                          "--sweep", "lr=1e-4,1e-3"})
+                .code,
+            0);
+}
+
 }  // namespace
 }  // namespace wick::test
