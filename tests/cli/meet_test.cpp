@@ -96,5 +96,29 @@ TEST_F(Meet, AnAdapterToStartFromIsNotContradictedByDefaults) {
             0);
 }
 
+// The default of --steps-per-eval is beyond the end of many runs.
+TEST_F(Meet, StoppingEarlyThatCannotHappenIsMentioned) {
+  auto said = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"--iters", "6", "--early-stop", "2"});
+    const CliResult r = train("out", words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err.find("--early-stop 2 never stops this run") != std::string::npos;
+  };
+  EXPECT_TRUE(said({}));
+  EXPECT_TRUE(said({"--steps-per-eval", "0"}));
+  EXPECT_TRUE(said({"--steps-per-eval", "3"}));
+  EXPECT_FALSE(said({"--steps-per-eval", "2"}));
+}
+
+// Advice that would train the model on the numbers of the right answers.
+TEST_F(Meet, QuestionsWithChoicesAreForEval) {
+  folder_.write("questions/train.jsonl",
+                "{\"question\": \"2 + 2?\", \"choices\": [\"3\", \"4\"], \"answer\": 1}\n");
+  const CliResult r = train("out", {}, "questions");
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("wick eval"), std::string::npos) << r.err;
+  EXPECT_EQ(r.err.find("--completion-feature"), std::string::npos) << r.err;
+}
+
 }  // namespace
 }  // namespace wick::test
