@@ -340,6 +340,24 @@ std::string pair(const std::string& prompt, const std::string& chosen,
          rejected + "\"}\n";
 }
 
+TEST_F(Data, PromptsOfPreferencesBesideTheirAnswers) {
+  const std::string ask = turn("user", "what"), answers = "\"chosen\": [" + ask + ", " +
+                                                          turn("assistant", "a cat") +
+                                                          "], \"rejected\": [" + ask + ", " +
+                                                          turn("assistant", "a dog") + "]}\n";
+  folder_.write("data/train.jsonl",
+                "{\"messages\": [" + turn("user", "who") +
+                    "], \"chosen\": \"me\", \"rejected\": \"you\"}\n{\"prompt\": \"What \", " +
+                    answers);
+  auto check = [&] {
+    return wick({"data", "--model", model_, "--data", folder_.path("data"), "--json",
+                 "--no-estimate", "--strict"});
+  };
+  EXPECT_EQ(check().code, 0) << check().out;
+  folder_.write("data/train.jsonl", "{\"prompt\": \"why\", " + answers);
+  EXPECT_EQ(findings_of(check()), (std::set<Finding>{{"ignored_member", "train.jsonl", 1}}));
+}
+
 TEST_F(Data, PreferencesHaveTwoSides) {
   const std::string long_answer(300, 'x');
   const std::string rows = pair("what", "a cat", "a dog") + pair("what", "a cat", "a cow") +
