@@ -121,7 +121,16 @@ std::string unwritten_thoughts(const Json& messages, std::string_view text) {
     if (const Json* thought = find_member(messages.back(), key);
         thought != nullptr && !has_words(text, *thought))
       return key;
-  return {};
+  // In the answer itself, where templates of models that think take them off.
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  const Json* content = find_member(messages.back(), "content");
+  if (content == nullptr || !content->is_string()) return {};
+  const std::string& answer = content->get_ref<const std::string&>();
+  const size_t end = answer.find(kEnd);
+  if (end == std::string::npos) return {};
+  const size_t begin = std::min(answer.find(kBegin), end);
+  const size_t from = begin < end ? begin + kBegin.size() : 0;
+  return has_words(text, answer.substr(from, end - from)) ? "" : "content up to </think>";
 }
 
 std::optional<size_t> unwritten_system(const Json& messages, std::string_view text) {
