@@ -96,6 +96,27 @@ TEST_F(Meet, AnAdapterToStartFromIsNotContradictedByDefaults) {
             0);
 }
 
+// Numbers in a settings file stand there as YAML and PEFT write them.
+TEST_F(Meet, SettingsOfPeftWithNumbers) {
+  auto config = [&](const std::string& settings) {
+    const CliResult r =
+        train("out", {"--config", folder_.write("c.yaml", settings), "--dtype", "f32"});
+    EXPECT_EQ(r.code, 0) << settings << r.err;
+    return read_json(folder_.path("out/adapter_config.json"));
+  };
+  Json c = config("layers_to_transform: [1]\ntrainable_token_indices: [5, 6]\n");
+  EXPECT_EQ(c["layers_to_transform"], Json({1}));
+  EXPECT_EQ(c["trainable_token_indices"], Json({5, 6}));
+  c = config("layers_to_transform: 0\ntrainable_token_indices: {embed_tokens: [7]}\n");
+  EXPECT_EQ(c["layers_to_transform"], Json({0}));
+  EXPECT_EQ(c["trainable_token_indices"], Json({7}));
+  c = config("init_lora_weights: true\nlayers_to_transform: \"0,1\"\n");
+  EXPECT_EQ(c["init_lora_weights"], true);
+  for (const char* wrong : {"layers_to_transform: [0.5]\n", "layers_to_transform: [-1]\n",
+                            "trainable_token_indices: {lm_head: [5]}\n"})
+    EXPECT_EQ(train("out", {"--config", folder_.write("c.yaml", wrong)}).code, 2) << wrong;
+}
+
 // The default of --steps-per-eval is beyond the end of many runs.
 TEST_F(Meet, StoppingEarlyThatCannotHappenIsMentioned) {
   auto said = [&](std::vector<std::string> words) {
