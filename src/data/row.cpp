@@ -219,6 +219,12 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.special_tokens = tokenizer_.special_tokens();
   input.date = options_.date;
   RenderedChat chat = render(input);
+  for (const std::string& token : tokenizer_.tokens_beyond())
+    if (chat.text.find(token) != std::string::npos)
+      issues.push_back({DataIssueKind::kOther, "", kWholeFile,
+                        cat("rows have ", token,
+                            ", a token of the tokenizer that the model has no row for: its id is "
+                            "beyond config.json's vocab_size, so it is read as plain text")});
   if (leaves_tools_out(*template_, input, chat.text))
     issues.push_back({DataIssueKind::kOther, "", 0,
                       "the chat template does not write the row's tools, so the model does not see "

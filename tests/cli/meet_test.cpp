@@ -131,6 +131,31 @@ TEST_F(Meet, StoppingEarlyThatCannotHappenIsMentioned) {
   EXPECT_FALSE(said({"--steps-per-eval", "2"}));
 }
 
+// Tokens were added to the tokenizer, and the model's embedding was left as it is.
+TEST_F(Meet, TokensThatTheModelHasNoRowForAreNamed) {
+  const std::string file = folder_.path("model/tokenizer.json"),
+                    settings = folder_.path("model/tokenizer_config.json");
+  Json tokenizer = read_json(file), config = read_json(settings);
+  for (const char* content : {"<|stop|>", "<|pad|>"}) {
+    Json token = tokenizer["added_tokens"].back();
+    token["content"] = content;
+    token["id"] = 4000 + tokenizer["added_tokens"].size();
+    tokenizer["added_tokens"].push_back(token);
+  }
+  folder_.write("model/tokenizer.json", dump_json(tokenizer));
+  EXPECT_EQ(train("out", {}).err.find("no row for"), std::string::npos);
+  config["chat_template"] =
+      "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|stop|>{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  folder_.write("model/tokenizer_config.json", dump_json(config));
+  const CliResult r = train("out", {});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("<|stop|>, a token of the tokenizer that the model has no row for"),
+            std::string::npos)
+      << r.err;
+  EXPECT_EQ(r.err.find("<|pad|>"), std::string::npos) << r.err;
+}
+
 // Advice that would train the model on the numbers of the right answers.
 TEST_F(Meet, QuestionsWithChoicesAreForEval) {
   folder_.write("questions/train.jsonl",
