@@ -57,8 +57,9 @@ class Tokenizer {
 
   int64_t vocab_size() const;  // 1 + the largest id, added tokens included
   std::optional<int32_t> id_of(std::string_view token) const;
-  std::string piece(int32_t id) const;     // as the vocabulary spells it; "" for an unknown id
-  std::string bytes_of(int32_t id) const;  // the bytes it stands for inside a text
+  std::string piece(int32_t id) const;  // as the vocabulary spells it; "" for an unknown id
+  const std::vector<std::string>& tokens_beyond() const;  // those that id_limit left out
+  std::string bytes_of(int32_t id) const;                 // the bytes it stands for inside a text
   bool is_special(int32_t id) const;
 
   // The tokens that tokenizer_config.json names, such as bos_token, eos_token and pad_token, and

@@ -31,6 +31,9 @@ struct TrainOptions {
   std::vector<std::string> targets = {"all-linear"};
   int64_t num_layers = -1;        // the last N blocks; -1: all
   std::string init_adapter = {};  // start from this adapter's numbers
+  // Of rank, alpha, dropout, targets and num_layers those that were chosen, though they may be the
+  // defaults: an init_adapter that has others is refused.
+  std::vector<std::string> asked = {};
   // Kinds of adapter; the lists are PEFT's fields of these names (docs/adapters.md).
   bool rslora = false;           // scaled by alpha / sqrt(rank)
   bool dora = false;             // magnitudes are trained apart from directions

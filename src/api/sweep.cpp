@@ -150,6 +150,16 @@ std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   for (const auto& lane : lanes)
     for (const std::string& line : lane->messages)
       if (said.insert(line).second && callbacks.on_message) callbacks.on_message(line);
+  // Their losses are of other texts, and a rank among them says little.
+  const auto other = [this](const std::unique_ptr<Trainer::Impl>& lane) {
+    return lane->options.val_split > 0 && lane->valid && lead().valid &&
+           lane->options.data == lead().options.data &&
+           lane->valid->fingerprint() != lead().valid->fingerprint();
+  };
+  if (std::any_of(lanes.begin(), lanes.end(), other) && callbacks.on_message)
+    callbacks.on_message(
+        "--val-split draws other rows for each seed, so the held-out losses are of other rows; "
+        "with a valid file they are of the same");
   std::vector<RunFolder> folders;
   for (const auto& lane : lanes) folders.push_back(lane->check_folder());
   lead().check_device();
@@ -181,6 +191,16 @@ BufferPtr Sweep::Impl::params_of(JointStep& joint, size_t lane) const {
   return buffer;
 }
 
+namespace {
+
+bool same_prompts(const std::vector<PromptAndAnswer>& a, const std::vector<PromptAndAnswer>& b) {
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(),
+      [](const PromptAndAnswer& x, const PromptAndAnswer& y) { return x.prompt == y.prompt; });
+}
+
+}  // namespace
+
 Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& stop) {
   Samples samples;
   const auto start = std::chrono::steady_clock::now();
@@ -188,7 +208,7 @@ Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& 
   for (size_t k = 0; k < lanes.size(); ++k) {
     samples.prompts.push_back(lanes[k]->sample_prompts());
     // B is zero at the start, so all answer alike.
-    const bool alike = k > 0 && lanes[k]->options.data == lanes[0]->options.data &&
+    const bool alike = k > 0 && same_prompts(samples.prompts[k], samples.prompts[0]) &&
                        lanes[k]->options.init_adapter.empty();
     samples.before.push_back(alike
                                  ? samples.before[0]

@@ -41,6 +41,7 @@ int64_t integer(const std::string& axis, const std::string& text, double low) {
 
 void set(TrainOptions& o, const std::string& key, const std::string& value,
          const std::string& axis) {
+  o.asked.push_back(key);
   if (key == "lr" || key == "learning_rate") {
     o.learning_rate = number(axis, value, 0, 10);
   } else if (key == "rank") {

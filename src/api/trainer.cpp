@@ -132,20 +132,23 @@ std::string base_name(const Model::Impl& m) {
 }
 
 // An adapter to start from brings its rank, alpha, targets and kind. What asks for something else
-// is refused; what was left at its default asks for nothing.
+// is refused; what nobody chose asks for nothing.
 void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
                         const std::vector<LinearInfo>& linears) {
   const TrainOptions usual;
   const LoraOptions& own = adapter.options();
+  auto asks = [&](const char* name, bool changed) {
+    return changed || std::find(o.asked.begin(), o.asked.end(), name) != o.asked.end();
+  };
   auto refuse = [&](const char* flag, const std::string& has, const std::string& asked) {
     fail(ErrorCode::kInvalidArgument, "--init-adapter ", o.init_adapter, " has ", has, ", and ",
          flag, " asks for ", asked, "; leave ", flag, " out");
   };
-  if (o.rank != usual.rank && o.rank != own.rank)
+  if (asks("rank", o.rank != usual.rank) && o.rank != own.rank)
     refuse("--rank", cat("rank ", own.rank), std::to_string(o.rank));
-  if (o.alpha != usual.alpha && static_cast<float>(o.alpha) != own.alpha)
+  if (asks("alpha", o.alpha != usual.alpha) && static_cast<float>(o.alpha) != own.alpha)
     refuse("--alpha", cat("alpha ", own.alpha), cat(o.alpha));
-  if (o.dropout != usual.dropout && static_cast<float>(o.dropout) != own.dropout)
+  if (asks("dropout", o.dropout != usual.dropout) && static_cast<float>(o.dropout) != own.dropout)
     refuse("--lora-dropout", cat("dropout ", own.dropout), cat(o.dropout));
   Json kind = kind_of(o, false);
   kind.erase("lora_plus_ratio");
@@ -155,7 +158,9 @@ void check_init_adapter(const TrainOptions& o, const Adapter& adapter,
   if (!kind.empty())
     fail(ErrorCode::kInvalidArgument, "--init-adapter brings its own kind of adapter; leave ",
          kind.begin().key(), " out");
-  if (o.targets == usual.targets && o.num_layers == usual.num_layers) return;
+  if (!asks("targets", o.targets != usual.targets) &&
+      !asks("num_layers", o.num_layers != usual.num_layers))
+    return;
   const Adapter asked = Adapter::create(lora_options(o), linears);
   bool same = asked.modules().size() == adapter.modules().size();
   for (const LoraModule& m : asked.modules()) same = same && adapter.find(m.module);

@@ -7,6 +7,7 @@
 #include "api/trainer_impl.h"
 #include "base/check.h"
 #include "train/checkpoint.h"
+#include "train/run.h"
 
 namespace wick {
 
@@ -72,6 +73,15 @@ void Trainer::Impl::load_data() {
            " goes by the held-out loss, and ", wanted);
     if (!options.hook.empty())
       messages.push_back(cat("--hook is called at each look at held-out rows, and ", wanted));
+  } else if (options.early_stop > 0) {
+    // The look before the first update is what the others are compared with.
+    const int64_t updates = count_updates(options, train.rows_per_epoch()),
+                  looks = count_evals(options, updates) - 2;
+    if (looks < options.early_stop)
+      messages.push_back(cat("--early-stop ", options.early_stop, " never stops this run: of its ",
+                             report::count(updates), " updates --steps-per-eval ",
+                             options.steps_per_eval, " looks after ", looks,
+                             " before the end; look more often"));
   }
   for (const ExampleSet* set : {&train, valid ? &*valid : nullptr}) {
     if (!set) continue;

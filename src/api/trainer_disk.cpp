@@ -4,6 +4,7 @@
 
 #include "api/report_text.h"
 #include "api/trainer_impl.h"
+#include "api/watch.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/process.h"
@@ -164,6 +165,7 @@ RunFolder Trainer::Impl::check_folder() const {
     fail(ErrorCode::kInvalidArgument, "--adapter-path ", options.adapter_path,
          " has a model that no full training has left there, and it would be overwritten; name "
          "another folder");
+  check_metrics(options.metrics);
   NewFolder folder(options.adapter_path);
   folder.keep();
   FolderLock lock(options.adapter_path);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -73,6 +74,9 @@ Json save_event(const SaveReport& r) {
 
 namespace {
 
+// What every line of metrics begins with, one that a kill cut short as well.
+constexpr std::string_view kEventBegins = "{\"event\":";
+
 // The lines of an older file that a run resumed after `first_update` does not write again. A last
 // line that a kill cut short is dropped with them.
 std::string earlier_lines(const std::string& path, int64_t first_update) {
@@ -90,6 +94,18 @@ std::string earlier_lines(const std::string& path, int64_t first_update) {
 }
 
 }  // namespace
+
+void check_metrics(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return;
+  std::ifstream file(path, std::ios::binary);
+  std::string begin(kEventBegins.size(), '\0');
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  if (!kEventBegins.starts_with(begin))
+    fail(ErrorCode::kInvalidArgument, "--metrics ", path,
+         ": is a file that no run has written, and its lines would be lost; name another");
+}
 
 Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(options) {
   if (!options.metrics.empty()) {

@@ -15,6 +15,10 @@ Json step_event(const StepReport& report);
 Json eval_event(const EvalReport& report);
 Json save_event(const SaveReport& report);
 
+// Refuses a file of metrics that no run has written, such as the data: it would be replaced.
+// Throws: kInvalidArgument.
+void check_metrics(const std::string& path);
+
 class Watch {
  public:
   // `first_update` is what a resumed run has behind it: of an older file of metrics later lines are

@@ -213,6 +213,13 @@ TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
       throw UsageError("--scale and --alpha say the same thing (scale = alpha / rank); give one");
     if (scale_counts(args)) o.alpha = scale * static_cast<double>(o.rank);
   }
+  for (const auto& [flag, name] : {std::pair{"rank", "rank"},
+                                   {"alpha", "alpha"},
+                                   {"scale", "alpha"},
+                                   {"lora-dropout", "dropout"},
+                                   {"targets", "targets"},
+                                   {"num-layers", "num_layers"}})
+    if (args.given(flag)) o.asked.push_back(name);
   if (random_weights && o.fine_tune_type != "full")
     throw UsageError(
         "--random-weights needs --fine-tune-type full; an adapter on random weights "

@@ -55,6 +55,25 @@ bool read_mapping(Args& args, const char* flag, const Json& value, const std::st
   return true;
 }
 
+// Numbers as YAML and PEFT write them: one, or a list.
+bool read_whole_numbers(Args& args, const char* flag, const Json& value, const std::string& where) {
+  const Json list = value.is_number_integer() ? Json::array({value}) : value;
+  if (!list.is_array()) return false;
+  Json words = Json::array();
+  for (const Json& number : list)
+    words.push_back(number.is_number_integer() ? Json(number.dump()) : number);
+  args.set_from_config(flag, words, where);
+  return true;
+}
+
+// PEFT also takes a mapping from the module to its tokens.
+bool read_tokens(Args& args, const Json& value, const std::string& where) {
+  if (!value.is_object()) return read_whole_numbers(args, "trainable-token-indices", value, where);
+  check_members(value, where, {"embed_tokens"});
+  const Json* tokens = find_member(value, "embed_tokens");
+  return tokens && read_whole_numbers(args, "trainable-token-indices", *tokens, where);
+}
+
 }  // namespace
 
 void add_kinds_flags(Args& args, TrainFlags& flags) {
@@ -85,6 +104,18 @@ void add_kinds_flags(Args& args, TrainFlags& flags) {
   });
   args.config_key("alpha_pattern", [&args](const Json& value, const std::string& where) {
     return read_mapping(args, "alpha-pattern", value, where);
+  });
+  args.config_key("layers_to_transform", [&args](const Json& value, const std::string& where) {
+    return read_whole_numbers(args, "layers-to-transform", value, where);
+  });
+  args.config_key("trainable_token_indices", [&args](const Json& value, const std::string& where) {
+    return read_tokens(args, value, where);
+  });
+  // PEFT's word for its usual start.
+  args.config_key("init_lora_weights", [&args](const Json& value, const std::string& where) {
+    if (value != true) return false;
+    args.set_from_config("init", "default", where);
+    return true;
   });
 }
 

@@ -172,6 +172,20 @@ void check_columns(const Json& row, const DataOptions& options, RowCheck& check)
     look(kBesideMessages, nullptr);
 }
 
+// Whether answers that are whole conversations begin with a question, and none of theirs is the
+// text in the row's prompt.
+bool asks_another(const Json& row, const Json& chosen, const DataOptions& options) {
+  const Json* prompt = find_member(row, options.prompt_key);
+  if (prompt == nullptr || !prompt->is_string() || !chosen.is_array() || chosen.empty())
+    return false;
+  const size_t first = chosen.size() > 1 && is_system(role_of(chosen[0])) ? 1 : 0;
+  return role_of(chosen[first]) == "user" &&
+         std::none_of(chosen.begin(), chosen.end(), [&](const Json& message) {
+           const std::string* content = content_of(message);
+           return content != nullptr && folded(*content) == folded(prompt->get<std::string>());
+         });
+}
+
 }  // namespace
 
 RowCheck check_row_text(const Json& row, const DataOptions& options) {
@@ -205,8 +219,11 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
         media != nullptr && (media->is_string() || (media->is_array() && !media->empty())))
       add("ignored_member", '"', key, "\" is not read: wick trains text");
   check_columns(plain, options, check);
+  const Json *chosen = find_member(plain, "chosen"), *rejected = find_member(plain, "rejected");
+  // Beside the two answers of a preference the messages are its prompt.
   if (const Json* messages = messages_of(plain, options))
-    check_messages(*messages, options.messages_key, true, check);
+    check_messages(*messages, options.messages_key, chosen == nullptr || rejected == nullptr,
+                   check);
   for (const std::string& key :
        {options.completion_key, std::string("chosen"), std::string("rejected")})
     if (const Json* answer = find_member(plain, key)) {
@@ -217,7 +234,9 @@ RowCheck check_row_text(const Json& row, const DataOptions& options) {
   const Json* text = find_member(plain, options.text_key);
   if (text != nullptr && text->is_string() && is_blank(text->get_ref<const std::string&>()))
     add("empty_answer", '"', options.text_key, "\" is empty");
-  const Json *chosen = find_member(plain, "chosen"), *rejected = find_member(plain, "rejected");
+  if (chosen != nullptr && rejected != nullptr && asks_another(plain, *chosen, options))
+    add("ignored_member", '"', options.prompt_key,
+        "\" is not read: \"chosen\" and \"rejected\" begin with another question");
   if (chosen != nullptr && rejected != nullptr && *chosen == *rejected)
     add("same_answers", "\"chosen\" and \"rejected\" are the same, so the pair teaches nothing");
   return check;

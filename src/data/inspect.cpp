@@ -5,12 +5,39 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "text/unicode.h"
+
 namespace wick {
 namespace {
 
 std::string_view bytes_of_ids(const Example& example) {
   return {reinterpret_cast<const char*>(example.ids.data()),
           example.ids.size() * sizeof(example.ids[0])};
+}
+
+// The beginning of `text` that is what the tokens from `first` on, which have none yet, stand for
+// goes to them; what is left is the next token's. A character goes to the last of its tokens, and
+// bytes that are no text are a U+FFFD each.
+void hand_out(std::vector<ShownToken>& shown, size_t first, const Tokenizer& tokenizer,
+              std::string& text) {
+  std::string bytes, lost;
+  std::vector<size_t> ends;  // in `bytes`
+  for (size_t i = first; i < shown.size(); ++i) {
+    bytes += tokenizer.bytes_of(shown[i].id);
+    ends.push_back(bytes.size());
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) lost += unicode::kReplacement;
+  const bool whole = unicode::is_valid(bytes);
+  const std::string& found = whole ? bytes : lost;
+  if (!text.starts_with(found)) return;
+  for (size_t begin = 0, i = 0; i < ends.size(); ++i) {
+    const bool cut = whole && ends[i] < bytes.size() && unicode::is_continuation(bytes[ends[i]]);
+    if (cut) continue;
+    const size_t width = whole ? 1 : unicode::kReplacement.size();
+    shown[first + i].text = found.substr(begin * width, (ends[i] - begin) * width);
+    begin = ends[i];
+  }
+  text.erase(0, found.size());
 }
 
 }  // namespace
@@ -69,12 +96,28 @@ std::vector<ShownToken> shown_tokens(const Example& example, const Tokenizer& to
   std::vector<ShownToken> shown;
   shown.reserve(example.ids.size());
   StreamDecoder decoder(tokenizer, false);
+  // Tokens whose text the decoder holds back. One at the beginning of a row may have none at all.
+  size_t held = 0;
+  auto settle = [&](std::string& text) {
+    for (size_t first = held; first < shown.size() && !text.empty(); ++first) {
+      const size_t before = text.size();
+      hand_out(shown, first, tokenizer, text);
+      if (text.size() < before) break;
+    }
+  };
   for (size_t i = 0; i < example.ids.size(); ++i) {
-    int32_t id = example.ids[i];
-    shown.push_back({id, tokenizer.piece(id), decoder.push(id), example.trained[i] != 0,
+    const int32_t id = example.ids[i];
+    std::string text = decoder.push(id);
+    if (!text.empty()) {
+      settle(text);
+      held = i + 1;
+    }
+    shown.push_back({id, tokenizer.piece(id), std::move(text), example.trained[i] != 0,
                      tokenizer.is_special(id)});
   }
-  if (!shown.empty()) shown.back().text += decoder.finish();
+  std::string rest = decoder.finish();
+  settle(rest);
+  if (!shown.empty()) shown.back().text += rest;
   return shown;
 }
 

@@ -28,6 +28,14 @@ bool begins_with(const Json& list, const Json& prompt) {
   return true;
 }
 
+// Whether a list of messages begins with a question, and so holds a prompt.
+bool asks_first(const Json& list) {
+  for (const Json& message : list)
+    if (const Json* role = find_member(message, "role"); role && *role != "system")
+      return *role == "user";
+  return false;
+}
+
 void drop_front(Json& list, size_t count) {
   list.erase(list.begin(), list.begin() + static_cast<ptrdiff_t>(count));
 }
@@ -49,7 +57,9 @@ Json take_prompt(Json* given, Json& chosen, Json& rejected, const DataOptions& o
     }
     return std::move(*given);
   }
-  const size_t common = lists ? common_messages(chosen, rejected) : 0;
+  // A prompt that stands apart is the question to answers that begin alike.
+  const bool hold = lists && (given == nullptr || asks_first(chosen));
+  const size_t common = hold ? common_messages(chosen, rejected) : 0;
   if (common > 0) {
     Json prompt = Json::array();
     for (size_t i = 0; i < common; ++i) prompt.push_back(chosen[i]);

@@ -114,7 +114,16 @@ std::string unwritten_thoughts(const Json& messages, std::string_view text) {
     if (const Json* thought = find_member(messages.back(), key);
         thought != nullptr && !has_words_of(text, *thought))
       return key;
-  return {};
+  // In the answer itself, where templates of models that think take them off.
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  const Json* content = find_member(messages.back(), "content");
+  if (content == nullptr || !content->is_string()) return {};
+  const std::string& answer = content->get_ref<const std::string&>();
+  const size_t end = answer.find(kEnd);
+  if (end == std::string::npos) return {};
+  const size_t begin = std::min(answer.find(kBegin), end);
+  const size_t from = begin < end ? begin + kBegin.size() : 0;
+  return has_words(text, answer.substr(from, end - from)) ? "" : "content up to </think>";
 }
 
 std::optional<size_t> unwritten_system(const Json& messages, std::string_view text) {
@@ -203,6 +212,12 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.special_tokens = tokenizer_.special_tokens();
   input.date = options_.date;
   RenderedChat chat = render(input);
+  for (const std::string& token : tokenizer_.tokens_beyond())
+    if (chat.text.find(token) != std::string::npos)
+      issues.push_back({DataIssueKind::kOther, "", kWholeFile,
+                        cat("rows have ", token,
+                            ", a token of the tokenizer that the model has no row for: its id is "
+                            "beyond config.json's vocab_size, so it is read as plain text")});
   if (leaves_tools_out(*template_, input, chat.text))
     issues.push_back({DataIssueKind::kOther, "", 0,
                       "the chat template does not write the row's tools, so the model does not see "

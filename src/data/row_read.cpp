@@ -146,6 +146,8 @@ std::string feature_hint(const Json& row) {
       if (row.contains(name)) return name;
     return {};
   };
+  if (find_member(row, "choices") != nullptr)
+    return "; questions with \"choices\" are for wick eval, nothing is trained on them";
   const std::string prompt = first_of({"prompt", "question", "instruction", "query", "problem",
                                        "input", "source"}),
                     completion = first_of(

@@ -120,6 +120,8 @@ std::string Tokenizer::piece(int32_t id) const {
   return piece ? *piece : std::string();
 }
 
+const std::vector<std::string>& Tokenizer::tokens_beyond() const { return impl_->beyond; }
+
 std::string Tokenizer::bytes_of(int32_t id) const {
   const std::string* piece = impl_->decoded(id);
   return piece ? impl_->decoder.bytes_of(*piece) : std::string();

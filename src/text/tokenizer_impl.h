@@ -35,6 +35,7 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
   Decoder decoder;
+  std::vector<std::string> beyond;  // contents of added tokens that id_limit leaves out
   AddedTokens added;
   std::map<std::string, std::string> special_tokens;  // by name: bos_token, …
   int64_t vocab_size = 0;

@@ -69,7 +69,11 @@ class AddedTokenList {
     if (!in_model && !own_ids_) id = next_id_;
     token.id = in_model ? *in_model : static_cast<int32_t>(id);
     next_id_ = std::max(next_id_, int64_t{token.id} + 1);
-    if (!in_model && id >= id_limit_) return;
+    if (!in_model && id >= id_limit_) {
+      if (std::find(beyond_.begin(), beyond_.end(), token.content) == beyond_.end())
+        beyond_.push_back(token.content);
+      return;
+    }
     if (const std::string* other = model_.piece(token.id); other && !in_model)
       fail(ErrorCode::kCorruptFile, where, ": \"", token.content, "\" has the id ", id,
            ", which is that of \"", *other, "\" in the vocabulary");
@@ -92,6 +96,7 @@ class AddedTokenList {
   }
 
   std::vector<AddedToken> take() { return std::move(tokens_); }
+  std::vector<std::string> take_beyond() { return std::move(beyond_); }
 
  private:
   const BpeModel& model_;
@@ -99,6 +104,7 @@ class AddedTokenList {
   int64_t next_id_;
   bool own_ids_ = false;  // the next one was another token's
   std::vector<AddedToken> tokens_;
+  std::vector<std::string> beyond_;  // left out: their ids are not below the limit
   StringMap<size_t> by_content_;
   std::unordered_map<int32_t, size_t> by_id_;
   std::set<std::string> named_;  // those of add_named
@@ -181,7 +187,7 @@ void add_named_tokens(const Json& config, const std::string& where, AddedTokenLi
 
 std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& config,
                                           const BpeModel& model, const std::string& where,
-                                          int64_t id_limit) {
+                                          int64_t id_limit, std::vector<std::string>& beyond) {
   AddedTokenList list(model, id_limit);
   // As in transformers: of the tokens that the config lists, or else of those of tokenizer.json,
   // the ones that it names (as eos_token, say) are special, whatever their own flag says.
@@ -217,6 +223,7 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
       list.add(read(*entry.second, entry.first, /*by_name=*/true), id, entry.first);
   }
   add_named_tokens(config, where, list);
+  beyond = list.take_beyond();
   return list.take();
 }
 
@@ -261,7 +268,7 @@ Tokenizer::Impl::Impl(const Json& tokenizer, const Json& config, const std::stri
       pre_tokenizer(read_component<PreTokenizer>(tokenizer, "pre_tokenizer", where)),
       post_processor(read_component<PostProcessor>(tokenizer, "post_processor", where)),
       decoder(read_component<Decoder>(tokenizer, "decoder", where)),
-      added(read_added_tokens(tokenizer, config, model, where, id_limit), normalizer),
+      added(read_added_tokens(tokenizer, config, model, where, id_limit, beyond), normalizer),
       special_tokens(named_tokens(config)) {
   vocab_size = model.id_limit();
   for (const AddedToken& token : added.all())

@@ -68,6 +68,37 @@ TEST_F(SweepTest, EachAdapterIsItsLoneRun) {
   expect_lone(r, options("a"), axes);
 }
 
+// --val-split draws by the seed, so each has prompts of its own, and answers to them.
+TEST_F(SweepTest, SeedsThatHoldOutOtherRowsAreAskedTheirOwnPrompts) {
+  std::string rows;
+  for (const char* word : {"red", "seven singers", "a", "Paris in June", "list all", "nine", "of",
+                           "table", "count them", "why?"})
+    rows += cat(R"({"messages":[{"role":"user","content":"Say )", word,
+                R"("},{"role":"assistant","content":")", word, "\"}]}\n");
+  write_data("data", rows, "");
+  std::filesystem::remove(root_ / "data" / "valid.jsonl");
+  TrainOptions o = options("a");
+  o.epochs = 1;
+  o.val_split = 3;
+  std::string said;
+  const SweepResult joined = sweep(
+      o, {"seed=1,2"}, {}, {.on_message = [&](const std::string& line) { said += line + "\n"; }});
+  EXPECT_NE(said.find("--val-split draws other rows"), std::string::npos) << said;
+  for (const SweepEntry& e : joined.entries) {
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    TrainOptions lone = o;
+    lone.seed = e.name == "seed=1" ? 1 : 2;
+    lone.adapter_path = (root_ / "lone" / e.name).string();
+    const TrainResult alone = Trainer(model, lone).run();
+    ASSERT_EQ(e.result.samples.size(), alone.samples.size());
+    ASSERT_FALSE(alone.samples.empty());
+    for (size_t i = 0; i < alone.samples.size(); ++i) {
+      EXPECT_EQ(e.result.samples[i].prompt, alone.samples[i].prompt);
+      EXPECT_EQ(e.result.samples[i].before, alone.samples[i].before) << e.name << " " << i;
+    }
+  }
+}
+
 TEST_F(SweepTest, EveryKindOfAdapterIsItsLoneRun) {
   auto expect = [&](const char* name, auto&& change) {
     SCOPED_TRACE(name);

@@ -282,6 +282,35 @@ TEST_F(Data, WhatTheTemplateLeavesOutIsNamedInTraining) {
   EXPECT_EQ(findings_of(r), (std::set<Finding>{{"template_problem", "rows.jsonl", 0}})) << r.out;
 }
 
+// Templates of models that think cut an answer at </think>, in the turn that is learned too.
+TEST_F(Data, ThoughtsInAnAnswerThatTheTemplateCutsAreNamed) {
+  const std::string answer = "<think>\\nsince x\\n</think>\\n\\nb";
+  const std::string file = folder_.write(
+      "rows.jsonl", messages({turn("user", "a"), turn("assistant", answer)}) +
+                        "\n{\"prompt\": \"c\", \"completion\": \"" + answer + "\"}\n" +
+                        messages({turn("user", "d"), turn("assistant", "<think></think>b")}) +
+                        "\n");
+  auto findings = [&] {
+    std::set<Finding> found =
+        findings_of(wick({"data", "--model", model_, "--data", file, "--json", "--no-estimate"}));
+    found.erase({"mixed_formats", "rows.jsonl", 2});
+    return found;
+  };
+  EXPECT_EQ(findings(), std::set<Finding>());
+  Json config = read_json(model_ + "/tokenizer_config.json");
+  const std::string written = "{{ m['content'] }}", whole = kTemplate;
+  const size_t at = whole.find(written);
+  config["chat_template"] = whole.substr(0, at) + "{{ m['content'].split('</think>')[-1] }}" +
+                            whole.substr(at + written.size());
+  folder_.write("model/tokenizer_config.json", dump_json(config));
+  EXPECT_EQ(findings(), (std::set<Finding>{{"template_problem", "rows.jsonl", 0},
+                                           {"template_problem", "rows.jsonl", 1}}));
+  const CliResult trained = wick({"train", "--model", model_, "--data", file, "--adapter-path",
+                                  folder_.path("out"), "--iters", "1"});
+  EXPECT_NE(trained.out.find("content up to </think>, so it is not learned"), std::string::npos)
+      << trained.out;
+}
+
 // As chat APIs mark turns that are context and no example.
 TEST_F(Data, AWeightOfZeroIsNotTrained) {
   auto trained = [&](const char* weight) {
@@ -338,6 +367,24 @@ std::string pair(const std::string& prompt, const std::string& chosen,
                  const std::string& rejected) {
   return "{\"prompt\": \"" + prompt + "\", \"chosen\": \"" + chosen + "\", \"rejected\": \"" +
          rejected + "\"}\n";
+}
+
+TEST_F(Data, PromptsOfPreferencesBesideTheirAnswers) {
+  const std::string ask = turn("user", "what"), answers = "\"chosen\": [" + ask + ", " +
+                                                          turn("assistant", "a cat") +
+                                                          "], \"rejected\": [" + ask + ", " +
+                                                          turn("assistant", "a dog") + "]}\n";
+  folder_.write("data/train.jsonl",
+                "{\"messages\": [" + turn("user", "who") +
+                    "], \"chosen\": \"me\", \"rejected\": \"you\"}\n{\"prompt\": \"What \", " +
+                    answers);
+  auto check = [&] {
+    return wick({"data", "--model", model_, "--data", folder_.path("data"), "--json",
+                 "--no-estimate", "--strict"});
+  };
+  EXPECT_EQ(check().code, 0) << check().out;
+  folder_.write("data/train.jsonl", "{\"prompt\": \"why\", " + answers);
+  EXPECT_EQ(findings_of(check()), (std::set<Finding>{{"ignored_member", "train.jsonl", 1}}));
 }
 
 TEST_F(Data, PreferencesHaveTwoSides) {

@@ -249,5 +249,34 @@ TEST_F(DataTest, ShownTokens) {
   EXPECT_EQ(shown[5].text, "<|im_end|>");
 }
 
+// A decoder holds bytes back until it knows whether they are text; they are still those tokens'.
+TEST(ShownTokens, OfBytesThatAreHeldBack) {
+  const Tokenizer spm = Tokenizer::from_json(R"({"added_tokens": [{"id": 6, "content": "<e>",
+      "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+      "normalized": false}], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+      "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+      "model": {"type": "BPE", "dropout": null, "unk_token": null,
+        "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+        "byte_fallback": true, "merges": [], "vocab": {"a": 0, "\u2581": 1, "<0x0A>": 2,
+        "<0xC3>": 3, "<0xA9>": 4, "<0xFF>": 5}}})");
+  auto texts = [&](std::vector<int32_t> ids) {
+    Example row;
+    row.trained.assign(ids.size(), 1);
+    row.ids = std::move(ids);
+    std::vector<std::string> all;
+    for (const ShownToken& token : shown_tokens(row, spm)) all.push_back(token.text);
+    return all;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts({6, 2, 0, 6, 2}), (Texts{"<e>", "\n", "a", "<e>", "\n"}));
+  EXPECT_EQ(texts({0, 3, 4, 2, 0}), (Texts{"a", "", "é", "\n", "a"}));
+  EXPECT_EQ(texts({0, 3, 4}), (Texts{"a", "", "é"}));
+  EXPECT_EQ(texts({1, 2, 2, 0}), (Texts{"", "\n", "\n", "a"}));
+  EXPECT_EQ(texts({2, 5, 0}), (Texts{"\uFFFD", "\uFFFD", "a"}));
+}
+
 }  // namespace
 }  // namespace wick::data_test

@@ -2,6 +2,7 @@
 // Rows of preferences: formats, masks, and that a pair stays together.
 #include "data/preference.h"
 
+#include "base/check.h"
 #include "data/packing.h"
 #include "unit/data/fixture.h"
 
@@ -54,6 +55,19 @@ TEST_F(PreferenceRows, MessagesWithAndWithoutThePromptInside) {
   EXPECT_EQ(both(row(text, g, b)), want);
   EXPECT_EQ(both(row(messages, "\"hello\"", "\"no\"")), want);
   EXPECT_EQ(both(row(messages, good, bad)), want);
+}
+
+// Answers of several turns that begin alike hold no question.
+TEST_F(PreferenceRows, AnswersOfSeveralTurnsKeepThePromptBesideThem) {
+  const std::string begin = R"([{"role": "assistant", "content": "he"},
+                                {"role": "user", "content": "x"},
+                                {"role": "assistant", "content": )";
+  const std::string want = both(cat(R"({"prompt": [{"role": "user", "content": "hi"}], "chosen": )",
+                                    begin, R"("hello"}], "rejected": )", begin, R"("no"}]})"));
+  EXPECT_EQ(want.rfind("+" + kHi, 0), 0u) << want;
+  EXPECT_EQ(both(cat(R"({"prompt": "hi", "chosen": )", begin, R"("hello"}], "rejected": )", begin,
+                     R"("no"}]})")),
+            want);
 }
 
 TEST_F(PreferenceRows, OrpoMarksThePromptOfTheChosenSequence) {
