@@ -31,12 +31,12 @@ struct SweepEntry {
   // 1, had the same rows, so that their losses compare. 0: it failed.
   int64_t rows = 0;
   std::string rows_file;
-  int64_t rank = 0;  // among those of the same rows, from 1; 0: it failed
+  int64_t rank = 0;  // from 1; 0: it failed
 };
 
 struct SweepResult {
-  // Those of the same rows together, the best first: by held-out loss, behind them those without
-  // one by the last loss in training; those that failed last.
+  // The best first: by held-out loss, behind them those without one by the last loss in training;
+  // those that failed last.
   std::vector<SweepEntry> entries;
   int64_t row_sets = 0;  // the highest SweepEntry::rows
   bool interrupted = false;

@@ -54,7 +54,7 @@ struct Sweep::Impl {
   static uint64_t rows_key(const Trainer::Impl& lane, bool held_out);
   // Requires: the entries in the order of the lanes.
   void rank(SweepResult& result, const SweepCallbacks& callbacks) const;
-  // The model goes on with the adapter that did best, of those measured on the first rows.
+  // The model goes on with the adapter that did best.
   void take_best(JointStep& joint, const SweepResult& result);
   void write_summary(SweepResult& result, const std::string& folder) const;
 };
@@ -275,20 +275,18 @@ void Sweep::Impl::rank(SweepResult& result, const SweepCallbacks& callbacks) con
   }
   auto measure = [&](const SweepEntry& e) {
     const double loss = e.result.evals.empty() ? e.result.final_loss : e.result.valid_loss;
-    return std::tuple(failed(e), e.rows, !std::isfinite(loss), std::isfinite(loss) ? loss : 0.0);
+    return std::tuple(failed(e), e.result.evals.empty(), !std::isfinite(loss),
+                      std::isfinite(loss) ? loss : 0.0);
   };
   std::stable_sort(
       result.entries.begin(), result.entries.end(),
       [&](const SweepEntry& a, const SweepEntry& b) { return measure(a) < measure(b); });
-  for (size_t i = 0; i < result.entries.size() && result.entries[i].rows > 0; ++i) {
-    const bool first = i == 0 || result.entries[i].rows != result.entries[i - 1].rows;
-    result.entries[i].rank = first ? 1 : result.entries[i - 1].rank + 1;
-  }
+  for (size_t i = 0; i < result.entries.size() && result.entries[i].rows > 0; ++i)
+    result.entries[i].rank = static_cast<int64_t>(i) + 1;
   if (!callbacks.on_message) return;
   if (result.row_sets > 1)
     callbacks.on_message(cat("the adapters' losses are of ", result.row_sets,
-                             " different sets of rows and do not compare: each set has ranks of "
-                             "its own"));
+                             " different sets of rows: only those of the same rows compare"));
   if (unmeasured > 0 && unmeasured < finished)
     callbacks.on_message(cat(unmeasured, unmeasured == 1 ? " adapter has" : " adapters have",
                              " no held-out rows: behind those that have, by the last loss in "

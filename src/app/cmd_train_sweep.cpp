@@ -21,21 +21,20 @@ void show_ranking(const SweepResult& result, Output& out) {
   size_t width = 7;
   for (const SweepEntry& e : result.entries) width = std::max(width, e.name.size());
   out.say();
-  out.result("rank  " + padded("adapter", width) + "  held-out loss  last loss  updates");
-  int64_t rows = 0;
+  // Losses of different rows do not compare, and a table must not look as if they did.
+  const bool apart = result.row_sets > 1;
+  out.result("rank  " + padded("adapter", width) + "  held-out loss  last loss  updates" +
+             (apart ? "  loss of" : ""));
   for (const SweepEntry& e : result.entries) {
-    // Losses of different rows do not compare, and one table must not look as if they did.
-    if (result.row_sets > 1 && e.rows > rows)
-      out.result(cat("rows ", e.rows, ": ", e.result.evals.empty() ? "trained on" : "held out",
-                     ", ", visible(e.rows_file)));
-    rows = e.rows;
     std::string line =
         padded(e.rank > 0 ? std::to_string(e.rank) : "-", 6) + padded(e.name, width) + "  ";
     if (!e.error.empty())
       line += e.error;
     else
       line += padded(e.result.evals.empty() ? "-" : fixed(e.result.valid_loss, 4), 15) +
-              padded(fixed(e.result.final_loss, 4), 11) + std::to_string(e.result.steps);
+              padded(fixed(e.result.final_loss, 4), 11) +
+              padded(std::to_string(e.result.steps), apart ? 9 : 0);
+    if (apart && e.rows > 0) line += cat("rows ", e.rows, ", ", visible(e.rows_file));
     out.result(line);
     Json event = {{"event", "ranked"},
                   {"rank", e.rank > 0 ? Json(e.rank) : Json()},

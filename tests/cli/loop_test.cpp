@@ -328,7 +328,7 @@ TEST_F(Loop, ASweepRanksByHeldOutRowsFirst) {
 }
 
 // A loss of easy rows is no better than one of hard ones.
-TEST_F(Loop, ASweepRanksThoseOfTheSameHeldOutRows) {
+TEST_F(Loop, ASweepSaysWhichRowsALossIsOf) {
   const std::string easy = "{\"text\": \"aaaaaaaaaaaaaaaa\"}\n";
   folder_.write("easy/train.jsonl", easy);
   folder_.write("easy/valid.jsonl", easy);
@@ -345,19 +345,24 @@ TEST_F(Loop, ASweepRanksThoseOfTheSameHeldOutRows) {
   const Json summary = read_json(out("summary.json"));
   EXPECT_EQ(summary["row_sets"], 2);
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(ranked[i]["rank"], 1 + i % 2);
-    EXPECT_EQ(ranked[i]["rows"], 1 + i / 2);
-    EXPECT_EQ(summary["adapters"][i]["rank"], 1 + i % 2);
+    EXPECT_EQ(ranked[i]["rank"], 1 + i);
+    EXPECT_EQ(summary["adapters"][i]["rank"], 1 + i);
+    if (i > 0) {
+      EXPECT_GE(ranked[i]["valid_loss"], ranked[i - 1]["valid_loss"]);
+    }
     const std::string file = ranked[i]["rows_file"].get<std::string>();
-    EXPECT_NE(file.find(i < 2 ? "data" : "easy"), std::string::npos) << file;
+    EXPECT_NE(file.find(ranked[i]["rows"] == 1 ? "data" : "easy"), std::string::npos) << file;
   }
-  EXPECT_NE(r.err.find("2 different sets of rows and do not compare"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("2 different sets of rows: only those of the same rows compare"),
+            std::string::npos)
+      << r.err;
   const CliResult text =
       sweep({"lr=1e-3,0.02", "--sweep-data", folder_.path("data"), folder_.path("easy")});
-  EXPECT_NE(text.out.find("rows 2: held out, "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("loss of"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("rows 2, "), std::string::npos) << text.out;
   const CliResult same = sweep({"lr=1e-3,0.02", "--data", folder_.path("easy")});
-  EXPECT_EQ(same.out.find("rows 1:"), std::string::npos) << same.out;
-  EXPECT_EQ(same.err.find("do not compare"), std::string::npos) << same.err;
+  EXPECT_EQ(same.out.find("rows 1,"), std::string::npos) << same.out;
+  EXPECT_EQ(same.err.find("sets of rows"), std::string::npos) << same.err;
 }
 
 // What was left at its default is named when it is no more: not as another build's doing.
