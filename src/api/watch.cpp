@@ -97,6 +97,8 @@ std::string earlier_lines(const std::string& path, int64_t first_update) {
 
 void check_metrics(const std::string& path) {
   std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    fail(ErrorCode::kInvalidArgument, "--metrics ", path, ": is a folder; name a file");
   if (!std::filesystem::is_regular_file(path, none)) return;
   std::ifstream file(path, std::ios::binary);
   std::string begin(kEventBegins.size(), '\0');

@@ -15,8 +15,8 @@ Json step_event(const StepReport& report);
 Json eval_event(const EvalReport& report);
 Json save_event(const SaveReport& report);
 
-// Refuses a file of metrics that no run has written, such as the data: it would be replaced.
-// Throws: kInvalidArgument.
+// Refuses a folder, and a file of metrics that no run has written, such as the data: it would be
+// replaced. Throws: kInvalidArgument.
 void check_metrics(const std::string& path);
 
 class Watch {

@@ -35,7 +35,8 @@ void bench_train(const BenchContext& c) { train_row(c, "train", "step", c.option
 
 void bench_batch(const BenchContext& c) {
   for (int64_t batch : {1, 4, 8, 16}) train_row(c, "batch", "training step", batch);
-  for (int64_t batch : {1, 4, 8, 16, 64}) decode_row(c, "batch", "decoded token of each row", batch);
+  for (int64_t batch : {1, 4, 8, 16, 64})
+    decode_row(c, "batch", "decoded token of each row", batch);
 }
 
 namespace {

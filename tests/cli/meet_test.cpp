@@ -54,6 +54,9 @@ TEST_F(Meet, MetricsReplaceNoFileOfOthers) {
       ASSERT_EQ(train("out", {}).code, 0);
     }
   }
+  const CliResult folder = train("out", {"--metrics", folder_.path("data")});
+  EXPECT_EQ(folder.code, 1) << folder.err;
+  EXPECT_NE(folder.err.find("is a folder; name a file"), std::string::npos) << folder.err;
   // What a run has written another one replaces, and an empty file is nobody's.
   const std::string metrics = folder_.write("run.jsonl", "");
   auto lines = [&] {

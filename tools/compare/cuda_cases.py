@@ -2,7 +2,7 @@
 """The groups of the comparison on a GPU and the engines in each, most telling first."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -46,7 +46,6 @@ class Group:
     targets: tuple = ATTENTION
     quick: bool = True
     learning_rate: float = 1e-3  # of the ten steps that are compared
-    more: dict = field(default_factory=dict)
 
     def steps(self):
         return 50 if self.batch * self.seq <= 2048 and self.shape.endswith("0.5b") else 25

@@ -7,14 +7,14 @@
 #include <mutex>
 
 #include "backend/cpu/amx.h"
-#include "backend/cpu/tile_attention.h"
+#include "backend/cpu/joined.h"
 #include "backend/cpu/optimizer.h"
 #include "backend/cpu/quant_fixed.h"
 #include "backend/cpu/quant_tiles.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/short_tiles.h"
 #include "backend/cpu/speed.h"
-#include "backend/cpu/joined.h"
+#include "backend/cpu/tile_attention.h"
 #include "backend/cpu/tiles.h"
 #include "backend/host_program.h"
 #include "base/check.h"

@@ -3,9 +3,9 @@
 // gemm.cpp. Up to kFewRows rows (decoding): bound by reading each weight once from memory; one
 // thread takes 28 GB/s (Emerald Rapids, 2026-11).
 #include "backend/accepts.h"
+#include "backend/cpu/joined.h"
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/stretches.h"
-#include "backend/cpu/joined.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear.cpp"
@@ -248,8 +248,8 @@ HWY_AFTER_NAMESPACE();
 namespace wick::cpu {
 WICK_CPU_BY_RUNG(linear_candidates, linear_table)
 
-// Where vectors are wider it is slower: a prompt of 512 tokens 1,858 ms beside 1,824 (Zen 4, the best
-// of six runs each).
+// Where vectors are wider it is slower: a prompt of 512 tokens 1,858 ms beside 1,824 (Zen 4, the
+// best of six runs each).
 bool rows_take_gate(KernelFn linear, const StepArgs& args) {
   using Fn = bool (*)(KernelFn, const StepArgs&);
   for (Fn takes : {Fn{HWY_CHOOSE_AVX2(linear_takes_gate)}})  // null on other architectures

@@ -14,7 +14,6 @@
 #include "backend/cpu/product.h"
 #include "backend/kernels.h"
 
-// Before a loop of constant length over an array of vectors that is to live in registers.
 namespace wick::cpu::tile_attention {
 
 constexpr int64_t kTile = 16;        // rows of a tile
