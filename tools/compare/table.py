@@ -167,16 +167,20 @@ def group_table(results, group):
     head = ["engine", "configuration", "instructions", "type", "ms (p10–p90)", "tokens/s", rate,
             "time over wick's, same type", "time over wick's fastest", "peak memory"]
     text = table(head, rows, 4) if rows else "Nothing was measured.\n"
+    apart = {}
     for case in cases:
         name = f"{case['engine']}, {TYPES[case['bits']]}"
         for note in case["notes"]:
             text += f"\n{name}: {note}.\n"
         if "apart" in case and measured(case):
-            apart = case["apart"]
-            text += (f"\n{name}: measured apart from the others, commit {apart['commit']}, "
-                     f"{apart['date']}.\n")
+            names = apart.setdefault((case["apart"]["commit"], case["apart"]["date"]), [])
+            if name not in names:
+                names.append(name)
         if "skipped" in case:
             text += f"\nLeft out: {name} ({case['skipped']}).\n"
+    for (commit, date), names in apart.items():
+        text += (f"\nMeasured together, at another time than the section's head says, "
+                 f"commit {commit}, {date}: {'; '.join(names)}.\n")
     return text
 
 
