@@ -194,7 +194,10 @@ def losses_table(group):
 def facts(group):
     """What the group was measured with, in one line."""
     changed = " with uncommitted changes" if group["changed"] else ""
-    return (f"commit {group['commit']}{changed}, {group['started'][:10]}, {group['rounds']} rounds"
+    # A run that was stopped has fewer rounds than were asked for.
+    rounds = min((len(c["rounds"]) for c in group["cases"] if c["rounds"]), default=0)
+    rounds = f"{rounds} round{'' if rounds == 1 else 's'}"
+    return (f"commit {group['commit']}{changed}, {group['started'][:10]}, {rounds}"
             f"{' of a quick run' if group['quick'] else ''}")
 
 
