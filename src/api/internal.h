@@ -15,6 +15,7 @@
 #include "infer/generator.h"
 #include "io/model_files.h"
 #include "model/config.h"
+#include "model/weight_rows.h"
 #include "model/weights.h"
 #include "text/chat_template.h"
 #include "train/step.h"
@@ -106,6 +107,12 @@ std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without o
 // weights beside it (null: they are plain), whatever the model's own says.
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
                        const Json& quantization = nullptr);
+
+// The first matrix whose codes in the model's files are of another kind than `type`, so that
+// quantising to it would make codes of codes.
+std::optional<MlxTensor> other_codes(const Model::Impl& model, DType type);
+// Throws: kInvalidArgument where there is one; `instead` ends the message.
+void refuse_requantizing(const Model::Impl& model, DType type, const char* instead);
 
 // Throws: kInvalidArgument where `to` is missing or is `from`; `whose` is "the model's", ….
 void refuse_in_place(const std::filesystem::path& from, const char* whose,

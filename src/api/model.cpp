@@ -167,7 +167,12 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
                       : ModelWeights::random(impl->config, options.seed,
                                              options.shape.empty() ? DType::kF32 : DType::kBF16);
   impl->weights->compute_in(compute);
-  if (auto type = quantized_type(options)) impl->weights->quantize_to(*type);
+  if (auto type = quantized_type(options)) {
+    refuse_requantizing(*impl, *type,
+                        "leave --quantize out, or name the model that it was made from (wick "
+                        "convert --allow-requantize makes codes of codes)");
+    impl->weights->quantize_to(*type);
+  }
   if (impl->tokenizer && !impl->tokenizer->chat_template_source().empty())
     impl->chat_template.emplace(impl->tokenizer->chat_template_source(),
                                 s.where + ": chat template",
@@ -248,6 +253,23 @@ std::string Model::render_chat_json(const std::string& messages_json,
         content && content->is_array())
       join_text_parts(input.messages[i]["content"], cat("messages[", i, "]"));
   return impl_->chat_template->render(input).text;
+}
+
+std::optional<MlxTensor> other_codes(const Model::Impl& m, DType type) {
+  if (const SafetensorsSet* files = m.weights->files())
+    for (const WeightSpec& spec : weight_specs(m.config))
+      for (const WeightSpec::Part& part : spec.parts)
+        if (auto codes = find_mlx_tensor(*files, m.name(), part); codes && codes->dtype() != type)
+          return codes;
+  return std::nullopt;
+}
+
+// A code of a code is off by both their errors, and nothing in the result would tell.
+void refuse_requantizing(const Model::Impl& m, DType type, const char* instead) {
+  if (const auto codes = other_codes(m, type))
+    fail(ErrorCode::kInvalidArgument, m.name(), ": is quantised already (", codes->bits,
+         " bits in groups of ", codes->group,
+         "), and quantising it anew adds an error to that of its codes; ", instead);
 }
 
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
