@@ -56,8 +56,9 @@ void check_options(const TrainOptions& o) {
                                    {"grad-accumulation-steps", o.grad_accumulation_steps}})
     if (rows < 1 || rows > kMostRows)
       refuse(cat("--", name, " is ", rows, ", wanted 1 to ", report::count(kMostRows)));
-  if (o.iters <= 0 && (o.epochs < 1 || o.epochs > kMostRows))
-    refuse(cat("--epochs is ", o.epochs, ", wanted 1 to ", report::count(kMostRows)));
+  if (o.iters <= 0 && !(o.epochs > 0 && o.epochs <= static_cast<double>(kMostRows)))
+    refuse(cat("--epochs is ", o.epochs, ", wanted more than 0 and at most ",
+               report::count(kMostRows)));
   auto in_range = [&](const char* name, double x, double low, double high) {
     if (!(x >= low && x <= high))
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));

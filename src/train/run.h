@@ -38,7 +38,8 @@ struct RunSetup {
   std::function<std::vector<EvalSample>()> answer_prompts = {};
 };
 
-// Updates of a run: --iters batches, or --epochs times the data.
+// Updates of a run: --iters batches, or --epochs times the data (a part of an epoch has the updates
+// that it begins).
 int64_t count_updates(const TrainOptions& options, int64_t rows);
 // Looks at the held-out rows in a run of that many updates.
 int64_t count_evals(const TrainOptions& options, int64_t updates);
