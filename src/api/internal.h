@@ -54,7 +54,7 @@ struct Model::Impl {
   std::optional<ChatTemplate> chat_template;
 
   // An attached adapter, or weights that a full training changed; `revision` counts the changes.
-  std::string adapter_path;
+  std::string adapter_path, adapter_note;
   std::shared_ptr<const Adapter> adapter;
   std::shared_ptr<const Trainable> trained;
   BufferPtr params;
@@ -107,6 +107,10 @@ std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without o
 // weights beside it (null: they are plain), whatever the model's own says.
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
                        const Json& quantization = nullptr);
+
+// A line where the weights are not those that the adapter was trained on, as far as its file tells;
+// "" where they are, up to rounding, or nothing is known.
+std::string other_base(const Model::Impl& model, const Adapter& adapter, const std::string& path);
 
 // The first matrix whose codes in the model's files are of another kind than `type`, so that
 // quantising to it would make codes of codes.

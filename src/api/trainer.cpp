@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/process.h"
+#include "model/base_sketch.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -205,6 +206,7 @@ void Trainer::Impl::declare() {
     adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
                                                       static_cast<float>(options.lora_plus_ratio)));
     check_init_adapter(options, *adapter, linears);
+    note_other_base(m, *adapter, options.init_adapter);
   } else {
     adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
   }
@@ -296,7 +298,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   const Model::Impl& m = model->impl();
   make_folder(folder);
   if (adapter) {
-    adapter->save(folder, params, base_name(m));
+    adapter->save(folder, params, base_name(m), base_sketch(m.config, *m.weights));
     if (replaces_model && folder == options.adapter_path) remove_model(folder);
     return;
   }
@@ -483,6 +485,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   m.trained = t.adapter ? nullptr : t.trainable;
   m.params = t.step->params_buffer();
   m.adapter_path = t.adapter ? t.options.adapter_path : "";
+  m.adapter_note.clear();
   ++m.revision;
   t.finish(result, prompts, before, t.step->params_buffer(), callbacks.on_message);
   return result;
