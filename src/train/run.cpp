@@ -285,6 +285,9 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
     save(done, callbacks);
     time_left_.save_took(now_seconds() - start);
   };
+  // A run that was killed between a checkpoint and its numbered result.
+  if (done > 0 && o.save_numbered && !numbered_.empty() && numbered_.back() == done)
+    save_numbered(done, step_.params());
   // A run that was stopped at a look goes on with it.
   if (look_due_) {
     result_.interrupted = !look(done, callbacks);

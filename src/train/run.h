@@ -70,6 +70,7 @@ class TrainRun {
   void resume();
   void restore_states(const Checkpoint& checkpoint);
   void save(int64_t step, const TrainCallbacks& callbacks);
+  void save_numbered(int64_t step, std::span<const float> params);
   bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
 
   EvalReport evaluate(int64_t step, const StopAsked& stop);

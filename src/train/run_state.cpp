@@ -209,6 +209,10 @@ void TrainRun::resume() {
     for (const Json& j : *evals) result_.evals.push_back(eval_from_json(j));
 }
 
+void TrainRun::save_numbered(int64_t step, std::span<const float> params) {
+  setup_.save_result(setup_.options.adapter_path + "/" + numbered_name(step), params);
+}
+
 void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
   release_free_memory();
@@ -246,7 +250,7 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   setup_.save_result(o.adapter_path, c.params);
   if (!keeps_best()) remove_result(o.adapter_path + "/best");
   if (knows_numbered_) remove_numbered_but(numbered_, o.adapter_path);
-  if (o.save_numbered) setup_.save_result(o.adapter_path + "/" + numbered_name(step), c.params);
+  if (o.save_numbered) save_numbered(step, c.params);
   saved_ = true;
   if (callbacks.on_save) callbacks.on_save({step, o.adapter_path});
 }

@@ -69,21 +69,6 @@ TEST_F(Loop, AFlagBeatsTheFilesOtherWordForIt) {
   EXPECT_EQ(train({"--epochs", "1", "--iters", "2"}).event("done")["steps"], 2);
 }
 
-// As many updates as transformers' trainer makes.
-TEST_F(Loop, APartOfAnEpoch) {
-  auto steps = [&](const char* epochs, const char* rows) {
-    const CliResult r = train({"--epochs", epochs, "--batch-size", rows});
-    EXPECT_EQ(r.code, 0) << r.err;
-    return r.event("done")["steps"].get<int>();
-  };
-  EXPECT_EQ(steps("1.5", "4"), 5);
-  EXPECT_EQ(steps("0.01", "4"), 1);
-  const CliResult plan = wick({"plan", "--model", folder_.path("model"), "--data",
-                               folder_.path("data"), "--epochs", "1.5", "--json", "--no-try"});
-  EXPECT_EQ(plan.event("forecast")["updates"], 5);
-  EXPECT_EQ(train({"--epochs", "0"}).code, 2);
-}
-
 // A settings file of mlx-lm means what it means there, also where its warm-up outlasts the run.
 TEST_F(Loop, AnMlxWarmUpKeepsItsPace) {
   const std::string settings = folder_.write(
