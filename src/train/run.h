@@ -69,6 +69,7 @@ class TrainRun {
   // In run_state.cpp.
   void resume();
   void restore_states(const Checkpoint& checkpoint);
+  void forget_best(const Checkpoint& checkpoint);
   void save(int64_t step, const TrainCallbacks& callbacks);
   void save_numbered(int64_t step, std::span<const float> params);
   bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
