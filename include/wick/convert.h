@@ -26,6 +26,7 @@ struct MergeResult {
   std::string path;
   int64_t tensors = 0, changed = 0;
   int64_t bytes = 0;
+  std::string note;  // as ModelInfo::adapter_note
 };
 
 // Writes base + scale * B A as a folder in Hugging Face layout. Throws: kInvalidArgument, kIo.

@@ -50,8 +50,8 @@ struct TrainOptions {
   // The run.
   int64_t batch_size = 4;               // rows of a micro-batch
   int64_t grad_accumulation_steps = 1;  // times batch_size rows form an update
-  int64_t epochs = 3;
-  int64_t iters = 0;  // > 0: that many batches instead of epochs
+  double epochs = 3;                    // times the data; of a part, the updates that it begins
+  int64_t iters = 0;                    // > 0: that many batches instead of epochs
   uint64_t seed = 0;
   bool shuffle = true;
   bool packing = true;

@@ -31,6 +31,9 @@ namespace wick {
 
 class ThreadPool;
 
+// In the metadata of an adapter's weights: a sketch of the base.
+constexpr const char* kBaseSketchKey = "wick_base";
+
 // What a module is to an adapter. kGain, kBias: vectors that can only be trained whole. A bias is a
 // module of its own here, called as its tensor is.
 enum class ModuleKind : uint8_t { kLinear, kEmbedding, kHead, kGain, kBias };
@@ -140,8 +143,9 @@ class Adapter {
 
   // Writes adapter_model.safetensors and adapter_config.json as PEFT does, each atomically. PiSSA
   // is written as the plain LoRA that it amounts to.
+  // `base_sketch`, where there is one, stands in the metadata of the weights' file.
   void save(const std::filesystem::path& folder, std::span<const float> params,
-            const std::string& base_model) const;
+            const std::string& base_model, const std::string& base_sketch = {}) const;
   // What save() would write, headers apart.
   int64_t saved_bytes() const;
   Json peft_config(const std::string& base_model) const;
@@ -152,6 +156,9 @@ class Adapter {
   const std::optional<TokenRows>& tokens() const { return tokens_; }
   // Of a loaded adapter: they say which base it was trained on, and are used for nothing else.
   const std::vector<BaseCopy>& base_copies() const { return base_copies_; }
+  // The base that a loaded adapter's files name, and its sketch (model/base_sketch.h); may be "".
+  const std::string& base_model() const { return base_model_; }
+  const std::string& base_sketch() const { return base_sketch_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
   // The module is the base's own again. Its numbers keep their place among the parameters.
@@ -176,6 +183,7 @@ class Adapter {
   std::vector<WholeModule> wholes_;
   std::optional<TokenRows> tokens_;
   std::vector<BaseCopy> base_copies_;
+  std::string base_model_, base_sketch_;
   ParamLayout layout_;
   LoraOptions options_;
   std::vector<float> frozen_;

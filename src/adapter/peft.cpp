@@ -324,6 +324,10 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
          " trainable_tokens_delta, unlike what ", where, " says");
   adapter.base_copies_ = sorted.copies;
+  if (const auto sketch = file.metadata().find(kBaseSketchKey); sketch != file.metadata().end())
+    adapter.base_sketch_ = sketch->second;
+  if (const Json* base = find_member(config, "base_model_name_or_path"); base && base->is_string())
+    adapter.base_model_ = base->get<std::string>();
   adapter.count_layers(linears);
   try {
     adapter.declare_tokens(linears);

@@ -110,11 +110,12 @@ int64_t Adapter::saved_bytes() const {
 }
 
 void Adapter::save(const std::filesystem::path& folder, std::span<const float> params,
-                   const std::string& base_model) const {
+                   const std::string& base_model, const std::string& base_sketch) const {
   WICK_CHECK(static_cast<int64_t>(params.size()) == param_count());
   make_folder(folder);
   std::vector<std::pair<std::string, std::string>> metadata{{"format", "pt"}};
   if (options_.init != "default") metadata.emplace_back("wick_init", options_.init);
+  if (!base_sketch.empty()) metadata.emplace_back(kBaseSketchKey, base_sketch);
   SafetensorsWriter writer(folder / "adapter_model.safetensors",
                            {metadata.begin(), metadata.end()});
   struct Tensor {

@@ -5,26 +5,8 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "model/save.h"
-#include "model/weight_rows.h"
 
 namespace wick {
-
-namespace {
-
-// A code of a code is off by both their errors, and nothing in the result would tell.
-void refuse_requantizing(const Model::Impl& m, DType to) {
-  const SafetensorsSet* files = m.weights->files();
-  if (!files) return;
-  for (const WeightSpec& spec : weight_specs(m.config))
-    for (const WeightSpec::Part& part : spec.parts)
-      if (const auto codes = find_mlx_tensor(*files, m.name(), part); codes && codes->dtype() != to)
-        fail(ErrorCode::kInvalidArgument, m.name(), ": is quantised already (", codes->bits,
-             " bits in groups of ", codes->group,
-             "), and quantising it anew adds an error to that of its codes; convert the model that "
-             "it was made from, or say --allow-requantize");
-}
-
-}  // namespace
 
 ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
   const EngineTurn turn(engine);
@@ -59,7 +41,9 @@ ConvertResult convert_model(Engine& engine, const ConvertOptions& options) {
       fail(ErrorCode::kInvalidArgument, "--group-size ", options.group_size, ": no matrix of ",
            m.name(), " has rows of whole groups, so nothing would be quantised",
            options.group_size > 32 ? "; try --group-size 32" : "");
-    if (!options.allow_requantize) refuse_requantizing(m, *type);
+    if (!options.allow_requantize)
+      refuse_requantizing(m, *type,
+                          "convert the model that it was made from, or say --allow-requantize");
   }
   NewFolder folder(options.save_path);
   SavedWeights saved =

@@ -15,6 +15,7 @@
 #include "infer/generator.h"
 #include "io/model_files.h"
 #include "model/config.h"
+#include "model/weight_rows.h"
 #include "model/weights.h"
 #include "text/chat_template.h"
 #include "train/step.h"
@@ -53,7 +54,7 @@ struct Model::Impl {
   std::optional<ChatTemplate> chat_template;
 
   // An attached adapter, or weights that a full training changed; `revision` counts the changes.
-  std::string adapter_path;
+  std::string adapter_path, adapter_note;
   std::shared_ptr<const Adapter> adapter;
   std::shared_ptr<const Trainable> trained;
   BufferPtr params;
@@ -106,6 +107,16 @@ std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without o
 // weights beside it (null: they are plain), whatever the model's own says.
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
                        const Json& quantization = nullptr);
+
+// A line where the weights are not those that the adapter was trained on, as far as its file tells;
+// "" where they are, up to rounding, or nothing is known.
+std::string other_base(const Model::Impl& model, const Adapter& adapter, const std::string& path);
+
+// The first matrix whose codes in the model's files are of another kind than `type`, so that
+// quantising to it would make codes of codes.
+std::optional<MlxTensor> other_codes(const Model::Impl& model, DType type);
+// Throws: kInvalidArgument where there is one; `instead` ends the message.
+void refuse_requantizing(const Model::Impl& model, DType type, const char* instead);
 
 // Throws: kInvalidArgument where `to` is missing or is `from`; `whose` is "the model's", ….
 void refuse_in_place(const std::filesystem::path& from, const char* whose,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "data/row.h"
 #include "model/adapter_start.h"
+#include "model/base_sketch.h"
 #include "model/shapes.h"
 
 namespace wick {
@@ -167,7 +169,12 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
                       : ModelWeights::random(impl->config, options.seed,
                                              options.shape.empty() ? DType::kF32 : DType::kBF16);
   impl->weights->compute_in(compute);
-  if (auto type = quantized_type(options)) impl->weights->quantize_to(*type);
+  if (auto type = quantized_type(options)) {
+    refuse_requantizing(*impl, *type,
+                        "leave --quantize out, or name the model that it was made from (wick "
+                        "convert --allow-requantize makes codes of codes)");
+    impl->weights->quantize_to(*type);
+  }
   if (impl->tokenizer && !impl->tokenizer->chat_template_source().empty())
     impl->chat_template.emplace(impl->tokenizer->chat_template_source(),
                                 s.where + ": chat template",
@@ -191,6 +198,7 @@ ModelInfo Model::info() const {
   info.weight_dtype = dtype_name(m.weights->dtype(weight_specs(m.config).front()));
   info.compute_dtype = dtype_name(m.weights->compute());
   info.adapter_path = m.adapter_path;
+  info.adapter_note = m.adapter_note;
   if (m.adapter) info.adapter_parameters = m.adapter->param_count();
   return info;
 }
@@ -208,6 +216,7 @@ void Model::attach_adapter(const std::string& path) {
   Backend& backend = impl_->backend();
   BufferPtr buffer = backend.allocate(DType::kF32, adapter->param_count());
   backend.upload(*buffer, DType::kF32, 0, adapter->param_count(), params.data());
+  impl_->adapter_note = other_base(*impl_, *adapter, path);
   impl_->adapter = std::move(adapter);
   impl_->trained.reset();
   impl_->params = std::move(buffer);
@@ -221,6 +230,7 @@ void Model::detach_adapter() {
   impl_->trained.reset();
   impl_->params.reset();
   impl_->adapter_path.clear();
+  impl_->adapter_note.clear();
   ++impl_->revision;
 }
 
@@ -248,6 +258,31 @@ std::string Model::render_chat_json(const std::string& messages_json,
         content && content->is_array())
       join_text_parts(input.messages[i]["content"], cat("messages[", i, "]"));
   return impl_->chat_template->render(input).text;
+}
+
+std::string other_base(const Model::Impl& m, const Adapter& adapter, const std::string& path) {
+  const double apart = sketch_distance(adapter.base_sketch(), base_sketch(m.config, *m.weights));
+  if (apart == 0) return {};
+  return cat(path, " was trained on other weights", adapter.base_model().empty() ? "" : " (",
+             adapter.base_model(), adapter.base_model().empty() ? "" : ")", " than those of ",
+             m.name(), ", which differ from them by ", std::lround(100 * apart), " %");
+}
+
+std::optional<MlxTensor> other_codes(const Model::Impl& m, DType type) {
+  if (const SafetensorsSet* files = m.weights->files())
+    for (const WeightSpec& spec : weight_specs(m.config))
+      for (const WeightSpec::Part& part : spec.parts)
+        if (auto codes = find_mlx_tensor(*files, m.name(), part); codes && codes->dtype() != type)
+          return codes;
+  return std::nullopt;
+}
+
+// A code of a code is off by both their errors, and nothing in the result would tell.
+void refuse_requantizing(const Model::Impl& m, DType type, const char* instead) {
+  if (const auto codes = other_codes(m, type))
+    fail(ErrorCode::kInvalidArgument, m.name(), ": is quantised already (", codes->bits,
+         " bits in groups of ", codes->group,
+         "), and quantising it anew adds an error to that of its codes; ", instead);
 }
 
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,

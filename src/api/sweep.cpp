@@ -331,6 +331,7 @@ void Sweep::Impl::take_best(JointStep& joint, const SweepResult& result) {
   m.trained = nullptr;
   m.params = params_of(joint, k);
   m.adapter_path = lanes[k]->options.adapter_path;
+  m.adapter_note.clear();
   ++m.revision;
 }
 

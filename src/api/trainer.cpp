@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/process.h"
+#include "model/base_sketch.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
 #include "train/run.h"
@@ -56,8 +57,9 @@ void check_options(const TrainOptions& o) {
                                    {"grad-accumulation-steps", o.grad_accumulation_steps}})
     if (rows < 1 || rows > kMostRows)
       refuse(cat("--", name, " is ", rows, ", wanted 1 to ", report::count(kMostRows)));
-  if (o.iters <= 0 && (o.epochs < 1 || o.epochs > kMostRows))
-    refuse(cat("--epochs is ", o.epochs, ", wanted 1 to ", report::count(kMostRows)));
+  if (o.iters <= 0 && !(o.epochs > 0 && o.epochs <= static_cast<double>(kMostRows)))
+    refuse(cat("--epochs is ", o.epochs, ", wanted more than 0 and at most ",
+               report::count(kMostRows)));
   auto in_range = [&](const char* name, double x, double low, double high) {
     if (!(x >= low && x <= high))
       refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
@@ -204,6 +206,7 @@ void Trainer::Impl::declare() {
     adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
                                                       static_cast<float>(options.lora_plus_ratio)));
     check_init_adapter(options, *adapter, linears);
+    note_other_base(m, *adapter, options.init_adapter);
   } else {
     adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
   }
@@ -295,7 +298,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
   const Model::Impl& m = model->impl();
   make_folder(folder);
   if (adapter) {
-    adapter->save(folder, params, base_name(m));
+    adapter->save(folder, params, base_name(m), base_sketch(m.config, *m.weights));
     if (replaces_model && folder == options.adapter_path) remove_model(folder);
     return;
   }
@@ -482,6 +485,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   m.trained = t.adapter ? nullptr : t.trainable;
   m.params = t.step->params_buffer();
   m.adapter_path = t.adapter ? t.options.adapter_path : "";
+  m.adapter_note.clear();
   ++m.revision;
   t.finish(result, prompts, before, t.step->params_buffer(), callbacks.on_message);
   return result;

@@ -364,7 +364,10 @@ uint64_t Trainer::Impl::prefix_key() const {
                               device.isa, " ", dtype_name(m.weights->compute())));
   auto add = [&](uint64_t word) { key = mix_key(key, word); };
   add(static_cast<uint64_t>(m.weights->dtype(weight_specs(m.config).front())));
-  add(static_cast<uint64_t>(m.options.seed));
+  // Copies and archives may keep the time of a file, so its numbers are looked at, too.
+  add(m.weights->fingerprint());
+  add(static_cast<uint64_t>(kNumerics));
+  add(name_key(get_string(plan_order, "kernels", "plan", "")));
   if (const SafetensorsSet* files = m.weights->files())
     for (const auto& file : files->files()) {
       std::error_code none;

@@ -171,6 +171,8 @@ struct Trainer::Impl {
   void identify_loss(Json& identity) const;
   Json identity() const;
   std::string trained_key() const;
+  // Among the messages: other_base(), if it says anything.
+  void note_other_base(const Model::Impl& base, const Adapter& loaded, const std::string& path);
   Json describe_order() const;
   std::string pack_key() const;
   void save_result(const std::string& folder, std::span<const float> params) const;

@@ -58,7 +58,8 @@ std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_by
     ways.push_back({.flags = cat("--rank ", options.rank / 2), .rank = options.rank / 2});
   if (lone_adapter && options.targets == std::vector<std::string>{"all-linear"})
     ways.push_back({.flags = "--targets q_proj,v_proj", .pairs = true});
-  if (adapter && !dtype_is_quantized(m.weights->dtype(weight_specs(m.config).front())))
+  if (adapter && !dtype_is_quantized(m.weights->dtype(weight_specs(m.config).front())) &&
+      !other_codes(m, *quantized_dtype(4, m.options.group_size)))
     ways.push_back({.flags = "--quantize 4", .codes = true});
 
   const int64_t least = smaller_bytes({}, limits);

@@ -221,6 +221,7 @@ int run(const Flags& flags) {
   if (!model.has_chat_template())
     fail(ErrorCode::kUnsupported, describe_model(model.info()),
          " has no chat template; use wick generate, or put chat_template.jinja into its folder");
+  warn_person(model.info().adapter_note, flags.output.quiet);
   return Chat(model, flags).run();
 }
 

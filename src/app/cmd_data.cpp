@@ -348,7 +348,7 @@ std::function<int()> declare_data(Args& args) {
   args.integer("--batch-size", o.batch_size, "N", "Rows of a batch.", {.min = 1});
   args.integer("--grad-accumulation-steps", o.grad_accumulation_steps, "N",
                "Batches that form one update.", {.min = 1});
-  args.integer("--epochs", o.epochs, "N", "How often the data is gone through.", {.min = 1});
+  add_epochs_flag(args, o);
   args.integer("--iters", o.iters, "N", "Number of batches, instead of epochs.", {.min = 1})
       .shown("");
   args.integer("--rank,--lora-rank", o.rank, "N", "Rank of the adapter.", {.min = 1, .max = 65536});

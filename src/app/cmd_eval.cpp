@@ -214,6 +214,7 @@ class Evaluation {
         sources_(unweighted_sources(args, flags.data)),
         engine_(flags.device.options()),
         model_(Model::load(engine_, flags.model.options())) {
+    warn_person(model_.info().adapter_note, out.quiet());
     options_ = flags.data.options;
     options_.system_prompt = flags.chat.system_prompt;
     options_.chat_template_config = flags.chat.chat_template_config;
@@ -256,6 +257,7 @@ class Evaluation {
     for (size_t i = 0; i < 2; ++i) {
       const std::string& name = flags_.compare[i];
       attach(name);
+      warn_person(model_.info().adapter_note, out_.quiet());
       results[i] = evaluate_model(i == 0 ? "a" : "b");
       if (i == 0 && !out_.json()) head();
       out_.result(cat(i == 0 ? "A            " : "B            ", name));

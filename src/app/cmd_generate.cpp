@@ -208,6 +208,7 @@ int run(const Args& args, const Flags& flags) {
   Output out(flags.output.json, flags.output.quiet);
   Engine engine(flags.device.options());
   Model model = Model::load(engine, flags.model.options());
+  warn_person(model.info().adapter_note, out.quiet());
   return args.given("prompts") ? run_many(model, flags, options, out)
                                : run_one(model, flags, options, out);
 }

@@ -38,6 +38,7 @@ int run(const Args& args, const Flags& flags) {
     Engine engine(flags.device.options());
     r = merge_adapter(engine, options);
   }
+  warn_person(r.note, flags.output.quiet);
   out.event({{"event", "done"},
              {"path", r.path},
              {"tensors", r.tensors},

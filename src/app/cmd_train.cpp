@@ -55,6 +55,7 @@ int test_only(const TrainFlags& flags, const TrainOptions& options, Engine& engi
     load.adapter_path = options.adapter_path;
   Model model = Model::load(engine, load);
   out.say("model   " + describe_model(model.info()));
+  warn_person(model.info().adapter_note, out.quiet());
   out.say("nothing is trained: --test without --train");
   test_rows(model, flags, options, out);
   return kDone;

@@ -212,6 +212,10 @@ std::string issue_text(const DatasetIssue& issue) {
   return cat(issue.file, issue.line > 0 ? cat(":", issue.line) : "", ": ", visible(issue.what));
 }
 
+void warn_person(const std::string& what, bool quiet) {
+  if (!what.empty() && !quiet) std::fprintf(stderr, "warning: %s\n", visible(what).c_str());
+}
+
 std::string describe_model(const ModelInfo& info) {
   std::string text = !info.shape.empty() ? "random weights of the shape " + info.shape
                      : info.path.empty() ? "the model inside wick"

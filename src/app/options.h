@@ -67,6 +67,9 @@ void add_data_flags(Args& args, DataFlags& flags, bool weighted = true);
 // "file:line: what", without the line where it is about the whole file; safe for a terminal.
 std::string issue_text(const DatasetIssue& issue);
 
+// "warning: …" on standard error, unless there is nothing to say or nobody wants to hear it.
+void warn_person(const std::string& what, bool quiet);
+
 // "the built-in model" or its path, with its family and size, for people.
 std::string describe_model(const ModelInfo& info);
 

@@ -30,6 +30,11 @@ bool read_lora_parameters(Args& args, const Json& value, const std::string& wher
 
 }  // namespace
 
+void add_epochs_flag(Args& args, TrainOptions& o) {
+  args.number("--epochs", o.epochs, "X", "How often the data is gone through; 1.5 is allowed.",
+              {.min = 0.001});
+}
+
 bool epochs_beat_iters(const Args& args) { return args.source("epochs") > args.source("iters"); }
 
 // Refuses members of a nested mapping that are not in `known`.
@@ -92,7 +97,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.integer("--batch-size", o.batch_size, "N", "Rows of a batch.", {.min = 1});
   args.integer("--grad-accumulation-steps", o.grad_accumulation_steps, "N",
                "Batches that form one update, weighted by their tokens.", {.min = 1});
-  args.integer("--epochs", o.epochs, "N", "How often the data is gone through.", {.min = 1});
+  add_epochs_flag(args, o);
   args.integer("--iters", o.iters, "N", "Number of batches, instead of epochs.", {.min = 1})
       .shown("");
   args.flag("--shuffle", o.shuffle, "A new order of the rows in each epoch.");

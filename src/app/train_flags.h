@@ -55,6 +55,7 @@ void add_optimizer_flags(Args& args, TrainFlags& flags);
 // Refuses members of a nested mapping of a settings file that are not in `known`.
 void check_members(const Json& value, const std::string& where,
                    const std::vector<std::string>& known);
+void add_epochs_flag(Args& args, TrainOptions& options);
 // Whether --epochs counts although a settings file has iters: a flag beats the file.
 bool epochs_beat_iters(const Args& args);
 // Refuses a flag that does nothing because of what another one chooses. Throws: UsageError.

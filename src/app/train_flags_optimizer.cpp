@@ -223,7 +223,10 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
   args.config_key("optimizer_config", [&flags](const Json& value, const std::string& where) {
     if (!value.is_object())
       throw UsageError(cat(where, " got ", json_kind(value), ", wanted a mapping"));
-    flags.optimizer_config = value;
+    flags.optimizer_config = Json::object();
+    // `adamw:` with nothing after it, or with comments only, leaves the defaults.
+    for (const auto& [name, member] : value.items())
+      if (!member.is_null()) flags.optimizer_config[name] = member;
     flags.optimizer_config_where = where;
     return true;
   });

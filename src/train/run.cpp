@@ -27,7 +27,9 @@ int64_t rows_per_update(const TrainOptions& o) { return o.batch_size * o.grad_ac
 int64_t count_updates(const TrainOptions& o, int64_t rows) {
   if (o.iters > 0) return (o.iters - 1) / o.grad_accumulation_steps + 1;
   int64_t per_epoch = (rows + rows_per_update(o) - 1) / rows_per_update(o);
-  return o.epochs * per_epoch;
+  // What 1.1 cannot say exactly begins no further update.
+  const double updates = o.epochs * static_cast<double>(per_epoch);
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(updates * (1 - 1e-12))));
 }
 
 int64_t count_evals(const TrainOptions& o, int64_t updates) {
@@ -283,6 +285,9 @@ int64_t TrainRun::train_all(const TrainCallbacks& callbacks) {
     save(done, callbacks);
     time_left_.save_took(now_seconds() - start);
   };
+  // A run that was killed between a checkpoint and its numbered result.
+  if (done > 0 && o.save_numbered && !numbered_.empty() && numbered_.back() == done)
+    save_numbered(done, step_.params());
   // A run that was stopped at a look goes on with it.
   if (look_due_) {
     result_.interrupted = !look(done, callbacks);

@@ -38,7 +38,8 @@ struct RunSetup {
   std::function<std::vector<EvalSample>()> answer_prompts = {};
 };
 
-// Updates of a run: --iters batches, or --epochs times the data.
+// Updates of a run: --iters batches, or --epochs times the data (a part of an epoch has the updates
+// that it begins).
 int64_t count_updates(const TrainOptions& options, int64_t rows);
 // Looks at the held-out rows in a run of that many updates.
 int64_t count_evals(const TrainOptions& options, int64_t updates);
@@ -68,7 +69,9 @@ class TrainRun {
   // In run_state.cpp.
   void resume();
   void restore_states(const Checkpoint& checkpoint);
+  void forget_best(const Checkpoint& checkpoint);
   void save(int64_t step, const TrainCallbacks& callbacks);
+  void save_numbered(int64_t step, std::span<const float> params);
   bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
 
   EvalReport evaluate(int64_t step, const StopAsked& stop);

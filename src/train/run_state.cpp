@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "base/check.h"
 #include "base/process.h"
@@ -207,6 +208,33 @@ void TrainRun::resume() {
     for (const Json& j : *history) result_.history.push_back(step_from_json(j, updates_));
   if (const Json* evals = find_member(p, "evals"); evals && evals->is_array())
     for (const Json& j : *evals) result_.evals.push_back(eval_from_json(j));
+  if (setup_.options.force && keeps_best() && best_step_ >= 0) forget_best(*c);
+}
+
+// Losses of other rows, or of another kind, say nothing about which result is the best.
+void TrainRun::forget_best(const Checkpoint& c) {
+  auto differs = [&](const char* name) {
+    const Json *was = find_member(c.run, name), *is = find_member(setup_.identity, name);
+    return was && is && *was != *is;
+  };
+  const ExampleSet& valid = *setup_.valid;
+  const auto looked_at = static_cast<int64_t>(valid_rows(valid, setup_.options).size());
+  const bool others = differs("valid_fingerprint") || differs("loss") || result_.evals.empty() ||
+                      result_.evals.back().rows != looked_at ||
+                      (looked_at < valid.size() && differs("seed"));
+  if (!others && !best_params_.empty()) return;
+  messages_.push_back(
+      others ? "--force: the held-out rows are others, so the best so far is looked for anew"
+             : "--force: the checkpoint has no best result, which is looked for anew");
+  best_params_.clear();
+  best_step_ = -1;
+  lower_valid_ = std::numeric_limits<double>::infinity();
+  stale_evals_ = 0;
+  look_due_ = true;  // what the checkpoint has may be the best
+}
+
+void TrainRun::save_numbered(int64_t step, std::span<const float> params) {
+  setup_.save_result(setup_.options.adapter_path + "/" + numbered_name(step), params);
 }
 
 void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
@@ -246,7 +274,7 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   setup_.save_result(o.adapter_path, c.params);
   if (!keeps_best()) remove_result(o.adapter_path + "/best");
   if (knows_numbered_) remove_numbered_but(numbered_, o.adapter_path);
-  if (o.save_numbered) setup_.save_result(o.adapter_path + "/" + numbered_name(step), c.params);
+  if (o.save_numbered) save_numbered(step, c.params);
   saved_ = true;
   if (callbacks.on_save) callbacks.on_save({step, o.adapter_path});
 }

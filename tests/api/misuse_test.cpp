@@ -101,7 +101,8 @@ TEST_F(Misuse, NumbersThatAreNone) {
   };
   refuses_run([&](TrainOptions& o) { o.batch_size = 0; });
   refuses_run([&](TrainOptions& o) { o.epochs = 0; });
-  refuses_run([&](TrainOptions& o) { o.epochs = std::numeric_limits<int64_t>::max(); });
+  refuses_run([&](TrainOptions& o) { o.epochs = 1e18; });
+  refuses_run([&](TrainOptions& o) { o.epochs = nan; });
   refuses_run([&](TrainOptions& o) { o.rank = 0; });
   refuses_run([&](TrainOptions& o) { o.learning_rate = nan; });
   refuses_run([&](TrainOptions& o) { o.alpha = nan; });

@@ -93,6 +93,30 @@ TEST_F(Convert, CodesOfCodesAreMadeOnlyWhenAsked) {
   EXPECT_EQ(loss({"--model", out, "--dtype", "f32"}), loss({"--model", codes, "--dtype", "f32"}));
 }
 
+// The same on load: the codes that a folder has stay what they are.
+TEST_F(Convert, LoadingMakesNoCodesOfCodes) {
+  const std::string codes = folder_.path("q4");
+  convert({"--model", model_, "--quantize", "4", "--save-path", codes});
+  EXPECT_EQ(loss({"--model", codes, "--quantize", "4", "--dtype", "f32"}),
+            loss({"--model", codes, "--dtype", "f32"}));
+  const std::vector<std::vector<std::string>> others = {{"--quantize", "8"},
+                                                        {"--quantize", "4", "--group-size", "64"}};
+  const std::vector<std::vector<std::string>> verbs = {
+      {"eval", "--data", data_},
+      {"train", "--data", data_, "--adapter-path", folder_.path("out")},
+      {"generate", "--prompt", "a"}};
+  for (const auto& other : others)
+    for (std::vector<std::string> words : verbs) {
+      words.insert(words.end(), {"--model", codes});
+      words.insert(words.end(), other.begin(), other.end());
+      const CliResult r = wick(words);
+      EXPECT_EQ(r.code, 1);
+      EXPECT_NE(r.err.find("is quantised already (4 bits in groups of 32)"), std::string::npos);
+      EXPECT_NE(r.err.find("leave --quantize out"), std::string::npos) << r.err;
+    }
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("out")));
+}
+
 TEST_F(Convert, RefDequantizesTheSameCodes) {
   for (const char* group : {"32", "64"}) {
     std::vector<std::string> words = {"--model", model_,         "--quantize",

@@ -169,5 +169,75 @@ TEST_F(Meet, QuestionsWithChoicesAreForEval) {
   EXPECT_EQ(r.err.find("--completion-feature"), std::string::npos) << r.err;
 }
 
+// A loss of other held-out rows is no measure: what a forced run keeps is the best of its own rows.
+TEST(Kept, AForcedRunLooksForTheBestAnew) {
+  const TempFolder folder;
+  const std::string model = folder.path("model"), data = folder.path("data"),
+                    out = folder.path("out"), other = folder.path("other");
+  write_tiny_model(model);
+  write_tiny_data(data);
+  auto train = [&](const std::string& from, std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--model", model, "--data", from, "--adapter-path", out,
+                               "--json", "--date", "2026-01-02", "--learning-rate", "0.02"});
+    const CliResult r = wick(more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  };
+  // Held out: what is trained on at first, and then what nothing has prepared for.
+  std::filesystem::copy_file(data + "/train.jsonl", data + "/valid.jsonl",
+                             std::filesystem::copy_options::overwrite_existing);
+  folder.write("other/train.jsonl", contents(data + "/train.jsonl"));
+  folder.write("other/valid.jsonl",
+               "{\"prompt\": \"zzz?\", \"completion\": \"0123456789 QQQQ\"}\n");
+  const Json first = train(data, {"--epochs", "8", "--keep-best"}).event("done");
+  const CliResult r = train(other, {"--epochs", "9", "--keep-best", "--resume", "--force"});
+  const Json done = r.event("done");
+  EXPECT_NE(r.err.find("is looked for anew"), std::string::npos) << r.err;
+  EXPECT_GT(done["best_valid_loss"], first["best_valid_loss"]);
+  EXPECT_GE(done["best_step"], first["steps"]);
+  EXPECT_EQ(done["kept_step"], done["best_step"]);
+  // One that kept none before: the best since then.
+  std::filesystem::remove_all(out);
+  train(data, {"--epochs", "8"});
+  const CliResult since = train(data, {"--epochs", "9", "--keep-best", "--resume", "--force"});
+  EXPECT_NE(since.err.find("is looked for anew"), std::string::npos) << since.err;
+  EXPECT_TRUE(std::filesystem::exists(out + "/best/adapter_model.safetensors"));
+}
+
+// Rows that are kept on disk are of the numbers that the model has, whatever its file's age.
+TEST(Kept, RowsAreNotThoseOfAnotherModelInTheSamePlace) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  const std::string model = folder.path("model"), data = folder.path("data");
+  write_tiny_model(model);
+  write_tiny_data(data);
+  auto train = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", "--data", data, "--quiet", "--date", "2026-01-02"});
+    const CliResult r = wick(more);
+    ASSERT_EQ(r.code, 0) << r.err;
+  };
+  for (const char* seed : {"1", "2"})
+    train({"--model", model, "--adapter-path", folder.path(seed), "--fine-tune-type", "full",
+           "--random-weights", "--seed", seed, "--iters", "1"});
+  const fs::path weights = folder.path("1") + "/model.safetensors",
+                 others = folder.path("2") + "/model.safetensors";
+  auto tuned = [&](const std::string& cache) {
+    const std::string out = folder.path("out");
+    fs::remove_all(out);
+    train({"--model", folder.path("1"), "--adapter-path", out, "--num-layers", "1", "--epochs", "2",
+           "--learning-rate", "0.02", "--prefix-cache", cache});
+    // Without what the file says of its base.
+    return contents(out + "/adapter_model.safetensors").substr(4096);
+  };
+  const std::string first = tuned(folder.path("kept"));
+  const auto time = fs::last_write_time(weights);
+  ASSERT_EQ(fs::file_size(weights), fs::file_size(others));
+  fs::copy_file(others, weights, fs::copy_options::overwrite_existing);
+  fs::last_write_time(weights, time);
+  const std::string fresh = tuned("off");
+  EXPECT_FALSE(fresh == first);
+  EXPECT_TRUE(tuned(folder.path("kept")) == fresh);
+}
+
 }  // namespace
 }  // namespace wick::test

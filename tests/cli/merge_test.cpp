@@ -35,6 +35,62 @@ class Merge : public testing::Test {
               adapter_ = folder_.path("adapter"), to_ = folder_.path("to");
 };
 
+// The same shapes run without an error; the same numbers, wherever they lie and in whichever type,
+// without a word.
+TEST_F(Merge, AnAdapterKnowsItsBase) {
+  auto generate = [&](const std::string& base, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        "generate", "--model", base, "--adapter-path", adapter_, "--prompt", "a", "-m", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err.find("was trained on other weights") != std::string::npos;
+  };
+  const std::string moved = folder_.path("moved"), other = folder_.path("other");
+  fs::copy(model_, moved);
+  EXPECT_FALSE(generate(moved));
+  EXPECT_FALSE(generate(model_, {"--quantize", "4", "--group-size", "64"}));
+  for (const auto& [name, how] :
+       {std::pair{"bf16", std::vector<std::string>{"--save-dtype", "bf16"}},
+        {"q8", {"--quantize", "8"}},
+        {"q4", {"--quantize", "4"}}}) {
+    std::vector<std::string> words = {"convert", "--model", model_, "--save-path",
+                                      folder_.path(name)};
+    words.insert(words.end(), how.begin(), how.end());
+    ASSERT_EQ(wick(words).code, 0);
+    EXPECT_FALSE(generate(folder_.path(name))) << name;
+  }
+  ASSERT_EQ(wick({"train", "--model", model_, "--data", data_, "--adapter-path", other, "--iters",
+                  "1", "--fine-tune-type", "full", "--random-weights", "--seed", "9"})
+                .code,
+            0);
+  EXPECT_TRUE(generate(other));
+  EXPECT_FALSE(generate(other, {"--quiet"}));
+  EXPECT_NE(merge(other).err.find(adapter_ + " was trained on other weights (" + model_ + ")"),
+            std::string::npos);
+  const std::vector<std::string> more = {"train",
+                                         "--model",
+                                         other,
+                                         "--data",
+                                         data_,
+                                         "--iters",
+                                         "1",
+                                         "--adapter-path",
+                                         folder_.path("more"),
+                                         "--init-adapter"};
+  auto began = [&](const std::string& adapter) {
+    std::vector<std::string> words = more;
+    words.push_back(adapter);
+    const CliResult r = wick(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return (r.out + r.err).find("was trained on other weights") != std::string::npos;
+  };
+  EXPECT_TRUE(began(adapter_));
+  // What was trained on goes with the result.
+  fs::rename(folder_.path("more"), folder_.path("first"));
+  EXPECT_FALSE(began(folder_.path("first")));
+}
+
 TEST_F(Merge, AnotherModelIsNotReplacedUnasked) {
   fs::create_directories(to_);
   fs::copy(model_, to_);

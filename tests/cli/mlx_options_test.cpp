@@ -94,6 +94,7 @@ const Key kKeys[] = {
     {"optimizer: adamw\noptimizer_config: {adamw: {betas: [0.9, 0.98], weight_decay: 0.1}, "
      "sgd: {}}",
      ""},
+    {"optimizer: adamw\noptimizer_config: {adamw: , adam: }", ""},
     {"optimizer: sgd\noptimizer_config: {sgd: {momentum: 0.9, weight_decay: 0.1, dampening: 0.0, "
      "nesterov: true}}",
      ""},

@@ -153,6 +153,34 @@ TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
   }
 }
 
+// As many updates as transformers' trainer makes.
+TEST_F(Run, APartOfAnEpoch) {
+  for (const auto& [epochs, steps] : {std::pair{"1.5", 5}, {"0.01", 1}}) {
+    const CliResult r = wick(train_words({"--json", "--epochs", epochs}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.event("done")["steps"], steps);
+  }
+  const CliResult plan =
+      wick({"plan", "--model", model_, "--data", data_, "--epochs", "1.5", "--json", "--no-try"});
+  EXPECT_EQ(plan.event("forecast")["updates"], 5);
+  EXPECT_EQ(wick(train_words({"--epochs", "0"})).code, 2);
+}
+
+// A kill between a checkpoint and the numbered result of its update.
+TEST_F(Run, ResumingBringsANumberedResultThatWasNotWritten) {
+  const std::vector<std::string> more = {"--epochs", "2", "--save-every", "3", "--save-numbered"};
+  ASSERT_EQ(wick(train_words(more)).code, 0);
+  const std::string last = out_ + "/step-0000006/adapter_model.safetensors",
+                    before = contents(last);
+  std::filesystem::remove_all(out_ + "/step-0000006");
+  std::vector<std::string> again = more;
+  again.push_back("--resume");
+  ASSERT_EQ(wick(train_words(again)).code, 0);
+  ASSERT_TRUE(std::filesystem::exists(last));
+  EXPECT_TRUE(contents(last) == before);
+  EXPECT_TRUE(std::filesystem::exists(out_ + "/step-0000003"));
+}
+
 // Terminal and wrapper may both say it.
 TEST_F(Run, TwoSignalsAtOnceAreOne) {
   bool sent = false;

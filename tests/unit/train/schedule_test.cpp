@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "train/run.h"
+
 namespace wick {
 namespace {
 
@@ -91,6 +93,17 @@ TEST(Schedule, RestartsAndStableStretches) {
   EXPECT_DOUBLE_EQ(wsd.rate(89), 1.0);
   EXPECT_NEAR(wsd.rate(100), 0.5, 1e-12);
   EXPECT_NEAR(wsd.rate(110), 0.0, 1e-12);
+}
+
+// 1.1 times 10 is a little above 11 in doubles.
+TEST(Schedule, PartsOfAnEpochBeginNoUpdateByRounding) {
+  TrainOptions o;
+  o.batch_size = 1;
+  for (const auto& [epochs, updates] :
+       {std::pair{1.1, 11}, {1.5, 15}, {1.51, 16}, {0.001, 1}, {3.0, 30}}) {
+    o.epochs = epochs;
+    EXPECT_EQ(count_updates(o, 10), updates) << epochs;
+  }
 }
 
 }  // namespace
