@@ -115,11 +115,10 @@ TEST_P(RehearsalTest, EndsWithWhatFollowsTheTrial) {
 
 TEST_P(RehearsalTest, WorkGrowsWithWhatAPackHolds) {
   const std::unique_ptr<TrainStep> s = step(false);
-  PackWork work;
   auto of = [&](std::initializer_list<int64_t> lengths) {
     const std::vector<Pack> packs = packs_of(rows_of(lengths), s->limits());
     EXPECT_EQ(packs.size(), 1U);
-    return work.of(s->micro_plan(packs[0]), packs[0]);
+    return pack_work(s->micro_plan(packs[0]), packs[0]);
   };
   // One program, more targets; the same slots, longer rows; a larger program.
   EXPECT_LT(of({8}), of({8, 8}));
