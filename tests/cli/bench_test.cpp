@@ -146,6 +146,10 @@ TEST_F(Bench, BaselineMarksWhatGotSlower) {
   r = bench({"decode", "--baseline", folder_.path("none.json")});
   EXPECT_EQ(r.code, 1);
   EXPECT_NE(r.err.find("--save-baseline"), std::string::npos) << r.err;
+  // A script must not take a comparison of nothing for one that found nothing slower.
+  r = bench({"prefill", "--json", "--baseline", folder_.path("doctored.json")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("doctored.json: nothing to compare"), std::string::npos) << r.err;
 }
 
 TEST_F(Bench, WrongUse) {
