@@ -128,6 +128,17 @@ TEST_P(RehearsalTest, WorkGrowsWithWhatAPackHolds) {
   EXPECT_GT(of({8}), 0.5 * of({30}));
 }
 
+TEST_P(RehearsalTest, RowsOfAPackAttendToThemselvesWithinTheWindow) {
+  const std::unique_ptr<TrainStep> s = step(false);
+  const std::vector<Pack> packs = packs_of(rows_of({9, 9}), s->limits());
+  ASSERT_EQ(packs.size(), 1U);
+  const int64_t tokens = packs[0].used_tokens / 2;
+  const Filling pack = pack_filling(packs[0]), rows = token_filling(0, tokens, 2);
+  for (int64_t window : {0, 1, 4, 100}) EXPECT_EQ(pack.attended(window), rows.attended(window));
+  EXPECT_EQ(rows.attended(0), static_cast<double>(tokens * (tokens + 1)));
+  EXPECT_EQ(rows.attended(1), static_cast<double>(2 * tokens));
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, RehearsalTest, testing::Values(Op::kAdamw, Op::kLion));
 
 TEST(TypicalPacks, AreSpreadOverAllAndTheMiddleComesFirst) {
