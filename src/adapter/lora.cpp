@@ -137,6 +137,10 @@ void Adapter::start_module(const LoraModule& m, const float* w, bool fresh,
       double square = 0;
       for (int64_t i = 0; i < m.in; ++i)
         square += static_cast<double>(w[o * m.in + i]) * static_cast<double>(w[o * m.in + i]);
+      if (square == 0)
+        fail(ErrorCode::kInvalidArgument, m.module, ": row ", o,
+             " of its weight is all zeros, and DoRA divides by the length of each row; leave the "
+             "module out (--exclude-modules), or train without --dora");
       params[static_cast<size_t>(m.m_offset + o)] = static_cast<float>(std::sqrt(square));
     }
   if (m.a0_offset < 0) return;

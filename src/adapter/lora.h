@@ -133,7 +133,8 @@ class Adapter {
   // module of a new adapter, and where frozen() is not empty, of a loaded one too.
   bool needs_weights() const;
   // DoRA's magnitudes and PiSSA's pair from the module's weight [out, in]. With `fresh` false only
-  // what is not saved with an adapter: PiSSA's start.
+  // what is not saved with an adapter: PiSSA's start. Throws: kInvalidArgument for DoRA on a row of
+  // zeros.
   void start_module(const LoraModule& module, const float* w, bool fresh, std::span<float> params);
   void start_whole(const WholeModule& module, const float* w, std::span<float> params) const;
   // Of the embedding [vocab, hidden].

@@ -108,7 +108,7 @@ struct Trainer::Impl::SampledPacks {
   std::vector<Pack> packs, held_out;
   std::vector<size_t> update_packs;  // of each update
   int64_t updates = 0;
-  double work = 0;      // of the run's updates, on average (PackWork)
+  double work = 0;      // of the run's updates, on average (pack_work)
   double own_work = 0;  // of those that are here
   double seconds = 0;   // of making the packs of one update
   double per_update() const {
@@ -121,7 +121,6 @@ Trainer::Impl::SampledPacks Trainer::Impl::sample_packs() const {
   const int64_t updates = std::max<int64_t>(1, forecast.updates);
   SampledPacks sampled;
   sampled.updates = std::min(kSampledUpdates, updates);
-  PackWork work;
   const auto start = std::chrono::steady_clock::now();
   // Each grid of updates is spread over all of the run and lies between those before it; one that
   // is weighed only leaves no packs behind.
@@ -135,7 +134,7 @@ Trainer::Impl::SampledPacks Trainer::Impl::sample_packs() const {
       std::vector<Pack> packs =
           pack_rows(train, order.update(index), step->limits(), options.seed, order.epoch_of(index),
                     options.packing, order.copies(index));
-      for (const Pack& pack : packs) sum += work.of(step->micro_plan(pack), pack);
+      for (const Pack& pack : packs) sum += pack_work(step->micro_plan(pack), pack);
       if (grids > 0) continue;
       sampled.update_packs.push_back(packs.size());
       std::move(packs.begin(), packs.end(), std::back_inserter(sampled.packs));

@@ -85,6 +85,10 @@ int run(const Flags& flags) {
     out.say("report   " + flags.html);
   }
   if (flags.baseline.empty()) return kDone;
+  if (all.empty())
+    fail(ErrorCode::kNotFound, baseline.string(),
+         ": nothing to compare: it has none of these rows with a time, for the same model, sizes, "
+         "types, device, instruction set and threads");
   bool slower = false;
   for (const Comparison& c : all) {
     out.event(comparison_json(c));

@@ -31,7 +31,8 @@ constexpr int64_t kDecodeRoom = 256;
 constexpr int64_t kStepsAtOnce = 16;
 
 template <typename F>
-void profile(const BenchContext& c, DecodeCase& run, const char* of, const Plan& plan, F&& once) {
+void profile(const BenchContext& c, DecodeCase& run, const char* of, const Plan& plan,
+             const Filling& filling, F&& once) {
   StepSeconds runs(kProfiledRuns);
   for (std::vector<double>& seconds : runs) {
     run.time_steps(&seconds);
@@ -39,7 +40,7 @@ void profile(const BenchContext& c, DecodeCase& run, const char* of, const Plan&
     run.time_steps(nullptr);
     run.sample({});
   }
-  emit_profile(c, of, plan, runs);
+  emit_profile(c, of, plan, filling, runs);
 }
 
 }  // namespace
@@ -73,11 +74,12 @@ void decode_row(const BenchContext& c, const char* bench, const char* what, int6
     r.more["read_gb_per_second"] = summarize(reads).median;
     r.more["percent_of_reads"] = summarize(shares).median;
   }
-  r.gflop = plan_flops(plan) * 1e-9;
+  const Filling filling = token_filling(o.prompt, o.prompt + 1, batch);
+  r.gflop = plan_flops(plan, filling) * 1e-9;
   r.more["weight_bytes"] = bytes;
   r.more["gb_per_second"] = bytes * 1e-6 / r.ms.median;
   c.emit(std::move(r), static_cast<double>(batch), bytes);
-  if (o.profile) profile(c, run, what, plan, [&] { run.decode(o.prompt); });
+  if (o.profile) profile(c, run, what, plan, filling, [&] { run.decode(o.prompt); });
 }
 
 void bench_prefill(const BenchContext& c) {
@@ -89,7 +91,11 @@ void bench_prefill(const BenchContext& c) {
   r.ms = summarize(measure(o.effort, [&] { run.prefill(o.seq); }));
   r.gflop = run.engine().flops(o.seq) * static_cast<double>(o.batch_size) * 1e-9;
   c.emit(std::move(r), static_cast<double>(o.batch_size * o.seq));
-  if (o.profile) profile(c, run, "prompt", run.engine().plan(o.seq), [&] { run.prefill(o.seq); });
+  if (!o.profile) return;
+  // The steps that are timed are those of the last chunk.
+  const int64_t last = (o.seq - 1) / DecoderEngine::kMostTokens * DecoderEngine::kMostTokens;
+  profile(c, run, "prompt", run.engine().plan(o.seq - last), token_filling(last, o.seq, 1),
+          [&] { run.prefill(o.seq); });
 }
 
 void bench_decode(const BenchContext& c) { decode_row(c, "decode", "token", c.options.batch_size); }

@@ -55,7 +55,7 @@ std::vector<double> median_seconds(const StepSeconds& runs, size_t steps) {
 }
 
 void emit_profile(const BenchContext& c, const std::string& of, const Plan& plan,
-                  const StepSeconds& runs) {
+                  const Filling& filling, const StepSeconds& runs) {
   const std::vector<double> seconds = median_seconds(runs, plan.steps.size());
   const Selection selection = c.backend().select(plan);
   const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
@@ -71,7 +71,7 @@ void emit_profile(const BenchContext& c, const std::string& of, const Plan& plan
     if (first) together = kernels_of(selection, seconds, s);
     Kernel& k = kernels[together];
     k.seconds += seconds[s];
-    k.gflop += step_flops(plan, plan.steps[s]) * 1e-9;
+    k.gflop += step_flops(plan, plan.steps[s], filling) * 1e-9;
     k.calls += first;
   }
   std::vector<std::pair<std::string, Kernel>> order(kernels.begin(), kernels.end());
@@ -96,7 +96,7 @@ void emit_profile(const BenchContext& c, const std::string& of, const Plan& plan
   slowest.resize(std::min(slowest.size(), kSlowestSteps));
   for (size_t s : slowest)
     emit(cat("step ", s, " ", step_name(plan, plan.steps[s])), seconds[s],
-         step_flops(plan, plan.steps[s]) * 1e-9, Json::object());
+         step_flops(plan, plan.steps[s], filling) * 1e-9, Json::object());
 }
 
 SystemUse system_use() {

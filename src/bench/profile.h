@@ -18,8 +18,9 @@ using StepSeconds = std::vector<std::vector<double>>;
 std::vector<double> median_seconds(const StepSeconds& runs, size_t steps);
 
 // Rows of the table "profile": kernels by share of the time, then the steps that take longest.
+// `filling` is what the runs had in the plan's slots.
 void emit_profile(const BenchContext& context, const std::string& of, const Plan& plan,
-                  const StepSeconds& runs);
+                  const Filling& filling, const StepSeconds& runs);
 
 // What the process asked of the system between two moments.
 struct SystemUse {

@@ -52,8 +52,9 @@ BenchResult result_from_json(const Json& j, const std::string& where) {
 
 std::string result_key(const Json& line) {
   std::string key;
-  for (const char* field : {"bench", "what", "shape", "device", "isa", "threads", "dtype",
-                            "weight_dtype", "batch", "seq", "rank", "targets"}) {
+  for (const char* field :
+       {"bench", "what", "shape", "device", "isa", "threads", "dtype", "weight_dtype", "batch",
+        "seq", "rank", "targets", "adapters", "new_tokens", "trained_share", "trained_blocks"}) {
     const Json* member = find_member(line, field);
     key += cat(field, "=", member ? member->dump() : "", ";");
   }

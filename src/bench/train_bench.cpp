@@ -4,6 +4,7 @@
 
 #include "bench/profile.h"
 #include "bench/train_case.h"
+#include "train/pack_work.h"
 
 namespace wick {
 
@@ -48,7 +49,7 @@ void emit_train_profile(const BenchContext& c, const std::string& what, TrainCas
   const std::vector<Pack> packs = train.next_packs();
   for (size_t i = 0; i < kProfiledRuns; ++i)
     runs.push_back(train.step().accumulate_timed(packs.front(), 1e-3f));
-  emit_profile(c, what, train.step().micro_plan(), runs);
+  emit_profile(c, what, train.step().micro_plan(), pack_filling(packs.front()), runs);
 }
 
 }  // namespace
@@ -149,9 +150,11 @@ void bench_gradient(const BenchContext& c) {
     total.push_back(parts[0] + parts[1]);
   });
   double gflop[2] = {0, 0};
-  for (const Step& step : plan.steps)
-    gflop[step.dir == Dir::kForward ? 0 : 1] +=
-        step_flops(plan, step) * static_cast<double>(train.packs_per_step()) * 1e-9;
+  for (const Pack& pack : train.next_packs()) {
+    const Filling filling = pack_filling(pack);
+    for (const Step& step : plan.steps)
+      gflop[step.dir == Dir::kForward ? 0 : 1] += step_flops(plan, step, filling) * 1e-9;
+  }
   auto emit = [&](const char* what, const std::vector<double>& samples, double work) {
     // The warm-up was sampled too.
     const auto first =

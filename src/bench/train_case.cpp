@@ -114,6 +114,8 @@ std::vector<Pack> TrainCase::next_packs() {
 
 void TrainCase::start() {
   started_.push_back(next_packs());
+  if (gflop_ == 0)
+    for (const Pack& pack : started_.back()) gflop_ += step_->pack_flops(pack) * 1e-9;
   AdamwSettings settings;
   settings.step = next_;
   const size_t lanes = adapters_.size();
@@ -141,10 +143,6 @@ double TrainCase::run_alone() {
   while (!started_.empty()) finish();
   start();
   return finish();
-}
-
-double TrainCase::gflop() const {
-  return step_->micro_flops() * static_cast<double>(packs_per_step_) * 1e-9;
 }
 
 }  // namespace wick

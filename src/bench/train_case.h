@@ -47,7 +47,8 @@ class TrainCase {
   const std::vector<float>& start_params() const { return start_; }
   int64_t packs_per_step() const { return packs_per_step_; }
   int64_t tokens() const { return options_.batch_size * options_.seq; }  // of a batch
-  double gflop() const;                                                  // of an update
+  // Of an update: all have rows of the same length. Requires one that was started.
+  double gflop() const { return gflop_; }
 
  private:
   ExampleSet batch(int64_t index) const;
@@ -62,6 +63,7 @@ class TrainCase {
   std::vector<float> start_;
   std::unique_ptr<TrainStep> step_;
   int64_t packs_per_step_ = 0, next_ = 0;
+  double gflop_ = 0;
   std::deque<std::vector<Pack>> started_;
 };
 

@@ -114,7 +114,10 @@ const Plan& DecoderEngine::plan(int64_t tokens) {
 
 double DecoderEngine::flops(int64_t tokens) {
   double sum = 0;
-  for (; tokens > 0; tokens -= kMostTokens) sum += plan_flops(plan(tokens));
+  for (int64_t first = 0; first < tokens; first += kMostTokens) {
+    const int64_t last = std::min(tokens, first + kMostTokens);
+    sum += plan_flops(plan(last - first), token_filling(first, last, 1));
+  }
   return sum;
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "plan/plan.h"
 
 namespace wick {
@@ -73,6 +75,35 @@ double step_flops(const Plan& plan, const Step& step) {
 double plan_flops(const Plan& plan) {
   double flops = 0;
   for (const Step& step : plan.steps) flops += step_flops(plan, step);
+  return flops;
+}
+
+Filling token_filling(int64_t first, int64_t last, int64_t sequences) {
+  return {[=](int64_t window) {
+    double rows = 0;
+    for (int64_t t = first; t < last; ++t)
+      rows += static_cast<double>(window > 0 ? std::min(window, t + 1) : t + 1);
+    return rows * static_cast<double>(sequences);
+  }};
+}
+
+double step_flops(const Plan& plan, const Step& step, const Filling& filling) {
+  const double flops = step_flops(plan, step);
+  const size_t x = step.dir == Dir::kForward ? 0 : 1;
+  auto rows = [&](size_t input) {
+    return static_cast<double>(plan.value(step.inputs[input]).shape.rows());
+  };
+  if (step.op == Op::kAttention) {
+    const int64_t window = std::get<AttentionAttr>(step.attr).window;
+    return flops / (0.5 * rows(x) * rows(x + 1)) * filling.attended(window);
+  }
+  if (step.op == Op::kHead && flops > 0) return flops / rows(x) * filling.targets;
+  return flops;
+}
+
+double plan_flops(const Plan& plan, const Filling& filling) {
+  double flops = 0;
+  for (const Step& step : plan.steps) flops += step_flops(plan, step, filling);
   return flops;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,8 +113,20 @@ void remove_dead_steps(Plan& plan);
 std::string print(const Plan& plan);
 
 // The multiplications and additions of one step, counted as 2 * M * N * K for products; 0 for steps
-// whose arithmetic does not matter beside their bytes. Attention is counted for whole causal rows.
+// whose arithmetic does not matter beside their bytes. The slots are taken for one causal row,
+// every one of which the head sees.
 double step_flops(const Plan& plan, const Step& step);
 double plan_flops(const Plan& plan);
+
+// What a run puts into the slots, where it is not that.
+struct Filling {
+  // Rows that all slots attend to together where attention has this window (0: none).
+  std::function<double(int64_t window)> attended;
+  double targets = 0;  // rows that the head sees
+};
+// Tokens `first` to `last` of so many sequences, each of which attends to itself and those before.
+Filling token_filling(int64_t first, int64_t last, int64_t sequences);
+double step_flops(const Plan& plan, const Step& step, const Filling& filling);
+double plan_flops(const Plan& plan, const Filling& filling);
 
 }  // namespace wick

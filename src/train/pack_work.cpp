@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/pack_work.h"
 
+#include <algorithm>
+#include <map>
+
 namespace wick {
 
-double PackWork::of(const Plan& plan, const Pack& pack) {
-  auto [found, is_new] = parts_.try_emplace(&plan);
-  Parts& parts = found->second;
-  if (is_new) {
-    auto rows = [&](ValueId id) { return static_cast<double>(plan.value(id).shape.rows()); };
-    for (const Step& step : plan.steps) {
-      const double flops = step_flops(plan, step);
-      if (flops == 0) continue;
-      const bool forward = step.dir == Dir::kForward;
-      if (step.op == Op::kAttention) {
-        // step_flops takes the slots for one causal segment.
-        const double slots = rows(step.inputs[forward ? 0 : 1]);
-        parts.attention += flops / (0.5 * slots * slots);
-      } else if (step.op == Op::kHead) {
-        parts.head += flops / rows(step.inputs[forward ? 0 : 1]);
-      } else {
-        parts.rest += flops;
-      }
+namespace {
+
+double attended(const Pack& pack, int64_t window) {
+  double rows = 0;
+  for (const Pack::Slots& s : pack.slots)
+    for (auto t = static_cast<size_t>(s.first); t < static_cast<size_t>(s.first + s.count); ++t) {
+      const int64_t all = pack.end[t] - pack.begin[t];
+      rows += static_cast<double>(window > 0 ? std::min(window, all) : all);
     }
-  }
-  double attended = 0;
-  for (int64_t t = 0; t < pack.used_tokens; ++t)
-    attended += pack.end[static_cast<size_t>(t)] - pack.begin[static_cast<size_t>(t)];
-  return parts.rest + parts.attention * attended +
-         parts.head * static_cast<double>(pack.used_targets);
+  return rows;
+}
+
+}  // namespace
+
+Filling pack_filling(const Pack& pack) {
+  // Every layer asks again, mostly for the same window.
+  return {[&pack, known = std::map<int64_t, double>()](int64_t window) mutable {
+            const auto [found, is_new] = known.try_emplace(window);
+            if (is_new) found->second = attended(pack, window);
+            return found->second;
+          },
+          static_cast<double>(pack.used_targets)};
+}
+
+double pack_work(const Plan& plan, const Pack& pack) {
+  return plan_flops(plan, pack_filling(pack));
 }
 
 }  // namespace wick

@@ -51,7 +51,7 @@ double attended(const Pack& pack) {
 
 // The packs of one program, and how long those took that were tried.
 struct Group {
-  double flops = 0;  // of a pack
+  double flops = 0;  // of a full pack
   std::vector<const Pack*> packs, sampled;
   std::vector<double> seconds;
 };
@@ -108,7 +108,7 @@ class Rehearser {
   bool given_up() const { return run_.should_give_up && run_.should_give_up(); }
   double work_of(std::span<const Pack> packs) {
     double sum = 0;
-    for (const Pack& pack : packs) sum += work_.of(step_.micro_plan(pack), pack);
+    for (const Pack& pack : packs) sum += pack_work(step_.micro_plan(pack), pack);
     return sum;
   }
 
@@ -123,7 +123,6 @@ class Rehearser {
   size_t lanes_ = 1;
   std::vector<float> params_;
   double allowed_ = 0;
-  PackWork work_;
   double update_work_ = 0;  // of the run's updates, on average
 };
 
@@ -167,8 +166,8 @@ double Rehearser::look() {
   };
   const double one = repeated([&] { evaluate(run_.held_out.first(1)); });
   double works = 0;
-  for (const Pack& pack : run_.held_out) works += work_.of(step_.score_plan(), pack);
-  const double all = one * works / work_.of(step_.score_plan(), run_.held_out.front());
+  for (const Pack& pack : run_.held_out) works += pack_work(step_.score_plan(), pack);
+  const double all = one * works / pack_work(step_.score_plan(), run_.held_out.front());
   if (run_.held_out.size() == 1 || all > kPart * allowed_) return all;
   return repeated([&] { evaluate(run_.held_out); });
 }
@@ -263,7 +262,7 @@ RunTimes Rehearser::measure() {
   std::map<const Plan*, Group> groups;
   for (const Pack& pack : run_.packs) {
     Group& group = groups[&step_.micro_plan(pack)];
-    group.flops = step_.pack_flops(pack);
+    group.flops = plan_flops(step_.micro_plan(pack));
     group.packs.push_back(&pack);
   }
   const std::vector<Group*> tried = choose_programs(groups);

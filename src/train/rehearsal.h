@@ -51,7 +51,7 @@ struct Rehearsal {
   std::span<const Pack> packs;            // of updates that are spread over the run
   double updates = 1;                     // that many
   std::vector<size_t> update_packs = {};  // of each of them, where whole updates may be tried
-  double update_work = 0;                 // of the run's, on average (PackWork); 0: of these
+  double update_work = 0;                 // of the run's, on average (pack_work); 0: of these
   double run_packs = 1;                   // of the whole run
   std::span<const Pack> held_out;         // all that are looked at
   const ExampleSet* train = nullptr;

@@ -20,9 +20,9 @@ class RunStep {
 
   virtual const PackLimits& limits() const = 0;
   virtual int64_t param_count() const = 0;
-  // Of one micro-batch, forward and backward.
+  // Of one micro-batch, forward and backward: one causal row that fills it.
   virtual double micro_flops() const = 0;
-  // Of the program that this pack is run by.
+  // The same of this pack, by the program that runs it.
   virtual double pack_flops(const Pack& pack) const = 0;
   // What is minimised, where it is not the likelihood of the targets.
   virtual Loss* loss_kind() const { return nullptr; }

@@ -7,6 +7,7 @@
 
 #include "backend/ahead.h"
 #include "base/process.h"
+#include "train/pack_work.h"
 
 namespace wick {
 
@@ -132,6 +133,8 @@ const TrainStep& TrainStep::fitting(const Pack& pack) const {
              " targets, which the run was said not to have");
   return *this;
 }
+
+double TrainStep::pack_flops(const Pack& pack) const { return pack_work(micro_plan(pack), pack); }
 
 StepForecast TrainStep::forecast(const Backend& backend) const {
   MemoryForecast micro = forecast_memory(micro_->plan(), backend);

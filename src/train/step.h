@@ -99,7 +99,7 @@ class TrainStep : public RunStep {
   // What of them micro_plan() has.
   const PackLimits& micro_limits() const { return micro_limits_; }
   int64_t param_count() const override { return trainable_.layout.size(); }
-  double pack_flops(const Pack& pack) const override { return plan_flops(micro_plan(pack)); }
+  double pack_flops(const Pack& pack) const override;
   Loss* loss_kind() const override { return loss_kind_.get(); }
 
   void compile(Backend& backend, ModelWeights& weights);

@@ -56,6 +56,25 @@ TEST_F(Bench, RowsHaveTheirFields) {
   EXPECT_EQ(train["losses"], bench({"train", "--json", "--losses"}).lines()[0]["losses"]);
 }
 
+TEST_F(Bench, ArithmeticGrowsWithTheBatch) {
+  // A row attends to itself alone, whatever else is in its pack or in the cache.
+  auto gflops = [&](const std::string& batch) {
+    const CliResult r = wick({"bench", "train", "gradient", "decode", "--model", model_, "--iters",
+                              "1", "--batch-size", batch, "--seq", "64", "--prompt-tokens", "32",
+                              "--warmup", "0", "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::map<std::string, double> by_row;
+    for (const Json& line : r.lines())
+      by_row[line["bench"].get<std::string>() + " " + line["what"].get<std::string>()] =
+          line["gflop"].get<double>();
+    return by_row;
+  };
+  std::map<std::string, double> one = gflops("1");
+  EXPECT_EQ(one.size(), 5u);
+  for (const auto& [row, gflop] : gflops("4"))
+    EXPECT_NEAR(gflop, 4 * one[row], 1e-9 * one[row]) << row;
+}
+
 TEST_F(Bench, TheOtherTables) {
   CliResult r = wick({"bench",    "lora",     "ops",   "components",      "attention", "kv-cache",
                       "sampling", "memory",   "batch", "merge",           "--json",    "--model",
@@ -127,6 +146,10 @@ TEST_F(Bench, BaselineMarksWhatGotSlower) {
   r = bench({"decode", "--baseline", folder_.path("none.json")});
   EXPECT_EQ(r.code, 1);
   EXPECT_NE(r.err.find("--save-baseline"), std::string::npos) << r.err;
+  // A script must not take a comparison of nothing for one that found nothing slower.
+  r = bench({"prefill", "--json", "--baseline", folder_.path("doctored.json")});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("doctored.json: nothing to compare"), std::string::npos) << r.err;
 }
 
 TEST_F(Bench, WrongUse) {

@@ -229,6 +229,27 @@ TEST(FreshAdapter, ChangesNothing) {
   }
 }
 
+// DoRA divides by the length of a row; a row of zeros would make every number of a run none.
+TEST(FreshAdapter, DoraRefusesRowsOfZeros) {
+  Case c("qwen2_window");
+  LoraOptions o;
+  o.dora = true;
+  Adapter adapter = Adapter::create(o, adaptable_linears(c.config));
+  std::vector<float> params = adapter.initial_params(3);
+  const LoraModule& m = *adapter.find("model.layers.1.mlp.up_proj");
+  std::vector<float> w(static_cast<size_t>(m.out * m.in), 0.5f);
+  adapter.start_module(m, w.data(), true, params);
+  std::fill_n(w.begin() + 7 * m.in, m.in, 0.0f);
+  try {
+    adapter.start_module(m, w.data(), true, params);
+    ADD_FAILURE() << "was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(e.what()).find("up_proj: row 7 of its weight"), std::string::npos)
+        << e.what();
+  }
+}
+
 // q, k and v are one product: a kind may be on any of them.
 TEST(FreshAdapter, GoesOnAnyPartOfAJoinedProduct) {
   const std::vector<std::string> names = {"q_proj", "k_proj", "v_proj"};

@@ -89,6 +89,17 @@ TEST(Baseline, ComparesRowsOfTheSameSettings) {
   EXPECT_EQ(compare_lines(before, now)[1].change, Change::kFaster);
 }
 
+TEST(Baseline, TellsRowsApartByWhatTheyHaveOfTheirOwn) {
+  for (const char* field : {"adapters", "new_tokens", "trained_share", "trained_blocks"}) {
+    std::vector<Json> lines = {line("a", 10), line("a", 20)};
+    lines[0][field] = 1;
+    lines[1][field] = 2;
+    const std::vector<Comparison> all = compare_lines(lines, lines);
+    ASSERT_EQ(all.size(), 2u);
+    for (const Comparison& c : all) EXPECT_EQ(c.change, Change::kNoise) << field;
+  }
+}
+
 TEST(Baseline, FilesAreReadBackAndDoubted) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) / "wick_baseline_test";

@@ -115,11 +115,10 @@ TEST_P(RehearsalTest, EndsWithWhatFollowsTheTrial) {
 
 TEST_P(RehearsalTest, WorkGrowsWithWhatAPackHolds) {
   const std::unique_ptr<TrainStep> s = step(false);
-  PackWork work;
   auto of = [&](std::initializer_list<int64_t> lengths) {
     const std::vector<Pack> packs = packs_of(rows_of(lengths), s->limits());
     EXPECT_EQ(packs.size(), 1U);
-    return work.of(s->micro_plan(packs[0]), packs[0]);
+    return pack_work(s->micro_plan(packs[0]), packs[0]);
   };
   // One program, more targets; the same slots, longer rows; a larger program.
   EXPECT_LT(of({8}), of({8, 8}));
@@ -127,6 +126,17 @@ TEST_P(RehearsalTest, WorkGrowsWithWhatAPackHolds) {
   EXPECT_LT(of({25}), of({60}));
   // All but attention and head is a program's own: half of it at least.
   EXPECT_GT(of({8}), 0.5 * of({30}));
+}
+
+TEST_P(RehearsalTest, RowsOfAPackAttendToThemselvesWithinTheWindow) {
+  const std::unique_ptr<TrainStep> s = step(false);
+  const std::vector<Pack> packs = packs_of(rows_of({9, 9}), s->limits());
+  ASSERT_EQ(packs.size(), 1U);
+  const int64_t tokens = packs[0].used_tokens / 2;
+  const Filling pack = pack_filling(packs[0]), rows = token_filling(0, tokens, 2);
+  for (int64_t window : {0, 1, 4, 100}) EXPECT_EQ(pack.attended(window), rows.attended(window));
+  EXPECT_EQ(rows.attended(0), static_cast<double>(tokens * (tokens + 1)));
+  EXPECT_EQ(rows.attended(1), static_cast<double>(2 * tokens));
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, RehearsalTest, testing::Values(Op::kAdamw, Op::kLion));
