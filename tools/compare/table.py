@@ -173,14 +173,16 @@ def group_table(results, group):
         for note in case["notes"]:
             text += f"\n{name}: {note}.\n"
         if "apart" in case and measured(case):
-            names = apart.setdefault((case["apart"]["commit"], case["apart"]["date"]), [])
+            names = apart.setdefault((case["apart"]["commit"], case["apart"]["date"],
+                                      len(case["rounds"])), [])
             if name not in names:
                 names.append(name)
         if "skipped" in case:
             text += f"\nLeft out: {name} ({case['skipped']}).\n"
-    for (commit, date), names in apart.items():
-        text += (f"\nMeasured together, at another time than the section's head says, "
-                 f"commit {commit}, {date}: {'; '.join(names)}.\n")
+    for (commit, date, rounds), names in apart.items():
+        text += (f"\nMeasured together, at another time than the section's head says, commit "
+                 f"{commit}, {date}, {rounds} round{'' if rounds == 1 else 's'}: "
+                 f"{'; '.join(names)}.\n")
     return text
 
 
