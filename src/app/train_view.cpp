@@ -208,7 +208,8 @@ void TrainView::saved(const SaveReport& r) {
   if (!out_.live()) out_.say(cat("step ", r.step, "  saved in ", r.path));
 }
 
-void TrainView::message(const std::string& line) { out_.say(line); }
+// A line may hold names and texts from files.
+void TrainView::message(const std::string& line) { out_.say(visible(line, true)); }
 
 void TrainView::finish(const TrainResult& r) {
   out_.end_live();

@@ -18,6 +18,7 @@ namespace {
 constexpr size_t kMatrices = 8, kNumbers = 16;
 constexpr char kCodes = 'q', kFloats = 'f';  // how the sketch begins
 constexpr size_t kDigits = 4;                // of a number: the bits of a bf16
+constexpr double kMostDistance = 100;        // a file may say any number, infinity too
 
 }  // namespace
 
@@ -68,7 +69,7 @@ double sketch_distance(const std::string& a, const std::string& b) {
   // 4 bits in groups of 128 are off by about 0.15; bf16 is by 0.002.
   const double allowed = a[0] == kFloats && b[0] == kFloats ? 0.015 : 0.4;
   const double distance = std::sqrt(apart / std::max(size, 1e-30));
-  return distance > allowed ? distance : 0;
+  return distance > allowed ? std::min(distance, kMostDistance) : 0;
 }
 
 }  // namespace wick

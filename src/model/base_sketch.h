@@ -12,8 +12,8 @@ namespace wick {
 // As text for a file's metadata; "" for random weights.
 std::string base_sketch(const ModelConfig& config, const ModelWeights& weights);
 
-// ‖a - b‖ / ‖a‖ of the numbers, or 0 where rounding (of either's codes, too) may be all of it, and
-// where a sketch is missing or not one of ours.
+// ‖a - b‖ / ‖a‖ of the numbers, 100 at most, or 0 where rounding (of either's codes, too) may be
+// all of it, and where a sketch is missing or not one of ours.
 double sketch_distance(const std::string& a, const std::string& b);
 
 }  // namespace wick

@@ -6,8 +6,6 @@
 
 namespace wick {
 
-namespace {
-
 double attended(const Pack& pack, int64_t window) {
   double rows = 0;
   for (const Pack::Slots& s : pack.slots)
@@ -17,8 +15,6 @@ double attended(const Pack& pack, int64_t window) {
     }
   return rows;
 }
-
-}  // namespace
 
 Filling pack_filling(const Pack& pack) {
   // Every layer asks again, mostly for the same window.

@@ -9,6 +9,9 @@
 
 namespace wick {
 
+// Rows that all of the pack's slots attend to together, each within the window (0: none).
+double attended(const Pack& pack, int64_t window);
+
 // Looks at the pack when it is asked: the pack must outlive it.
 Filling pack_filling(const Pack& pack);
 

@@ -42,13 +42,6 @@ double timed(F&& f) {
   return seconds_since(start);
 }
 
-double attended(const Pack& pack) {
-  double sum = 0;
-  for (int64_t t = 0; t < pack.used_tokens; ++t)
-    sum += pack.end[static_cast<size_t>(t)] - pack.begin[static_cast<size_t>(t)];
-  return sum;
-}
-
 // The packs of one program, and how long those took that were tried.
 struct Group {
   double flops = 0;  // of a full pack
@@ -322,7 +315,7 @@ RunTimes Rehearser::measure() {
 
 std::vector<const Pack*> typical_packs(std::vector<const Pack*> packs, size_t most) {
   std::stable_sort(packs.begin(), packs.end(),
-                   [](const Pack* a, const Pack* b) { return attended(*a) < attended(*b); });
+                   [](const Pack* a, const Pack* b) { return attended(*a, 0) < attended(*b, 0); });
   const size_t count = std::min(packs.size(), most);
   std::vector<const Pack*> chosen;
   for (size_t i = 0; i < count; ++i)

@@ -89,6 +89,15 @@ TEST_F(Merge, AnAdapterKnowsItsBase) {
   // What was trained on goes with the result.
   fs::rename(folder_.path("more"), folder_.path("first"));
   EXPECT_FALSE(began(folder_.path("first")));
+  // The base's name is a file's word, which drives no terminal.
+  Json config = parse_json(contents(adapter_ + "/adapter_config.json"), "config");
+  config["base_model_name_or_path"] = "\x1b[31mred";
+  folder_.write("adapter/adapter_config.json", config.dump());
+  std::vector<std::string> words = more;
+  words.push_back(adapter_);
+  const CliResult r = wick(words);
+  EXPECT_NE((r.out + r.err).find("[31mred"), std::string::npos) << r.err;
+  EXPECT_EQ((r.out + r.err).find('\x1b'), std::string::npos) << r.err;
 }
 
 TEST_F(Merge, AnotherModelIsNotReplacedUnasked) {

@@ -146,6 +146,7 @@ TEST(TypicalPacks, AreSpreadOverAllAndTheMiddleComesFirst) {
   std::vector<const Pack*> all;
   for (size_t i = 0; i < packs.size(); ++i) {
     packs[i].used_tokens = 1;
+    packs[i].slots = {{0, 1}};
     packs[i].begin = {0};
     packs[i].end = {static_cast<int32_t>((5 * i) % 9 + 1)};
     all.push_back(&packs[i]);
