@@ -10,6 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "compare"))
 
+import machine
 import table
 
 
@@ -23,7 +24,7 @@ def case(engine, bits, rounds, group="train", **more):
 def results(cases):
     return {"format": 1, "commit": "abc", "changed": False, "threads": 2, "quick": False,
             "versions": {"wick": "1"}, "started": "2026-01-01T00:00:00Z", "rounds": 2,
-            "machine": {"cpu": "C", "isa": "avx2", "cores": 2, "memory_bytes": 2**34,
+            "machine": {"cpu": "C", "family": "26/2", "isa": "avx2", "cores": 2, "memory_bytes": 2**34,
                         "system": "Linux", "flags": ["avx2"], "peak_gflops": 200.0},
             "work": {"train": {"gflop": 1000.0, "tokens": 512},
                      "prefill": {"gflop": 300.0, "tokens": 512},
@@ -61,6 +62,15 @@ class TableTest(unittest.TestCase):
     def test_headline_has_no_row_twice(self):
         cases = [case("wick", "f32", [[10]]), case("PyTorch", "f32", [[40]])]
         self.assertEqual(len(table.headline(results(cases))), 1)
+
+    def test_generations_behind_one_name_are_told_apart(self):
+        names = [machine.full_name({"cpu": "AMD EPYC", "family": f})
+                 for f in ("25/1", "25/17", "26/2", "26/17", "26/250", "")]
+        self.assertEqual(names, ["AMD EPYC (Zen 3)", "AMD EPYC (Zen 4)", "AMD EPYC (Zen 5)",
+                                 "AMD EPYC (Zen 5)", "AMD EPYC", "AMD EPYC"])
+        r = results([case("wick", "bf16", [[10.0]]), case("PyTorch", "bf16", [[25.0]])])
+        self.assertIn("| CPU (Zen 5), 2 threads, AVX2 |", table.speeds([r]))
+        self.assertIn("## C (Zen 5), avx2", table.page([r]))
 
     def test_cpus_go_by_instruction_set_and_cards_come_last(self):
         with tempfile.TemporaryDirectory() as folder:

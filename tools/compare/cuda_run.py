@@ -23,7 +23,8 @@ from pathlib import Path
 import cuda_cases as case_list
 import cuda_model
 from cuda_process import Peer, PeerError, Watch, describe_card
-from process import describe_machine, run_process, slug
+from machine import slug
+from process import describe_machine, run_process
 from run import git, now, say, with_tables, write_json
 from table_cuda import LOSSES_READ
 

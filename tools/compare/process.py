@@ -103,8 +103,3 @@ def describe_machine():
             "cores": os.cpu_count(),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": f"{platform.system()} {platform.release()}"}
-
-
-def slug(text):
-    text = re.sub(r"\((r|tm)\)", " ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")

@@ -21,7 +21,8 @@ import time
 from pathlib import Path
 
 import cases as case_list
-from process import describe_machine, run_process, slug
+from machine import full_name, slug
+from process import describe_machine, run_process
 
 FORMAT = 1
 # Largest relative difference of a loss, and how deep in the reference's list a first token may lie.
@@ -305,7 +306,7 @@ def main():
     machine = describe_machine()
     device = wick_device(options.wick)
     machine.update(isa=device["isa"], peak_gflops=device["peak_gflops"])
-    name = slug(f"{machine['cpu']} {machine['isa']}")
+    name = slug(f"{full_name(machine)} {machine['isa']}")
     root = Path(__file__).resolve().parents[2]
     out = options.out or root / "bench" / "results" / f"{name}.json"
     setting = case_list.Setting(options.folder, options.folder / "work", options.wick,

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import table_cuda
+from machine import full_name, generation
 from table_text import median, number, quantile, size, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,7 +315,7 @@ def section(results):
     load = f"{median([r['load'] for r in rounds]):.1f}" if rounds else "unknown"
     versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     changed = " with uncommitted changes" if results["changed"] else ""
-    text = f"## {machine['cpu']}, {machine['isa']}\n\n"
+    text = f"## {full_name(machine)}, {machine['isa']}\n\n"
     text += (f"{results['threads']} threads of {machine['cores']} cores; "
              f"{size(machine['memory_bytes'])} of memory; {machine['system']}; instructions "
              f"{', '.join(machine['flags'])}. Measured f32 peak "
@@ -355,7 +356,9 @@ def speeds(results):
             machine = groups[0]["card"]["name"] if groups else ""
             found = table_cuda.headline(groups)
         else:
-            machine = f"CPU, {each['threads']} threads, {each['machine']['isa'].upper()}"
+            kind = generation(each["machine"]["family"])
+            machine = (f"CPU{kind and f' ({kind})'}, {each['threads']} threads, "
+                       f"{each['machine']['isa'].upper()}")
             found = headline(each)
         rows += [[machine, work, own, f"{peer}: {its}", ratio]
                  for work, own, peer, its, ratio, *_ in found]
