@@ -75,6 +75,8 @@ struct Stop {};  // enough rows
 
 }  // namespace
 
+void check_question(const Json& row, const DataOptions& options) { read_question(row, options); }
+
 ChoiceSet ChoiceSet::load(std::span<const DataSource> sources, const std::string& split,
                           const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                           const DataOptions& options, int64_t max_rows) {
@@ -139,14 +141,17 @@ bool has_choices(const std::vector<DataSource>& sources, const std::string& spli
   bool found = false;
   for (const DataSource& source : sources) {
     try {
-      for_each_row(file_of_split(source.path, split), {.row = [&](int64_t, Json&& row) {
-                     found = find_member(row, "choices") != nullptr;
-                     throw Stop();
-                   }});
+      // The first row that can be read tells; whoever reads them all says what is wrong.
+      for_each_row(file_of_split(source.path, split),
+                   {.row =
+                        [&](int64_t, Json&& row) {
+                          found = find_member(row, "choices") != nullptr;
+                          throw Stop();
+                        },
+                    .bad = [](int64_t, const std::string&, std::string_view) {}});
     } catch (const Stop&) {
       return found;
     } catch (const Error&) {
-      // Whoever reads the rows says what is wrong.
       return false;
     }
   }

@@ -38,4 +38,7 @@ class ChoiceSet {
   ExampleSet texts_;
 };
 
+// Throws: kCorruptFile for a row that is no question of this form.
+void check_question(const Json& row, const DataOptions& options);
+
 }  // namespace wick

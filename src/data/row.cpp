@@ -87,6 +87,13 @@ std::string words_of(const Json& message) {
   return content != nullptr && content->is_string() ? content->get<std::string>() : "";
 }
 
+// Of an answer, without the thoughts before it, which templates may take off.
+std::string_view after_thoughts(std::string_view answer) {
+  constexpr std::string_view kEnd = "</think>";
+  const size_t end = answer.rfind(kEnd);
+  return end == std::string_view::npos ? answer : answer.substr(end + kEnd.size());
+}
+
 std::string plain_prompt(const RowContent& content) {
   if (!content.is_chat) return content.text.substr(0, content.trained_from);
   size_t end = content.messages.size();
@@ -246,6 +253,10 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
       issues.push_back({DataIssueKind::kOther, "", 0,
                         cat("the chat template does not write the tool calls of messages[",
                             span.message_index, "], so they are not learned")});
+    if (!has_words(chat.text, after_thoughts(words_of(input.messages[span.message_index]))))
+      issues.push_back({DataIssueKind::kOther, "", 0,
+                        cat("the chat template does not write the content of messages[",
+                            span.message_index, "], so it is not learned")});
     auto [first, last] = tokens_of(example.tokens, span.begin, span.end);
     bool turn_ends = s + 1 == spans.size() || spans[s + 1].message_index != span.message_index;
     if (turn_ends) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one row says: its members, checked, as a conversation or a text.
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "base/check.h"
@@ -76,10 +77,15 @@ void check_message(Json& message, size_t index, std::string_view key) {
       open_arguments(call);
     }
   }
-  bool has_calls = calls != nullptr && !calls->empty();
+  const bool has_calls = calls != nullptr && !calls->empty();
   if (content == nullptr && !has_calls)
     fail(ErrorCode::kCorruptFile, where(), " has no \"content\"",
          *role == "assistant" ? " and no \"tool_calls\"" : "");
+  // Tables and chat APIs write every member of every message; templates take what is there as
+  // meant. Some tell a content of null from none.
+  if (calls != nullptr && !has_calls) *calls = nullptr;
+  for (auto it = message.begin(); it != message.end();)
+    it = it->is_null() && it.key() != "content" ? message.erase(it) : std::next(it);
 }
 
 void check_messages(Json& messages, std::string_view key) {

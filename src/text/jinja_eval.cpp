@@ -312,10 +312,11 @@ Value Evaluator::call_macro(const Statement& s, const FramePtr& definition,
   } else if (arguments.positional.size() > s.parameters.size()) {
     raise("macro '", s.name, "' takes not more than ", s.parameters.size(), " argument(s)");
   }
+  // A default sees the parameters, those without a value yet as undefined.
   for (const Parameter* p : missing)
-    frame->set(p->name, p->fallback
-                            ? evaluate(*p->fallback, frame)
-                            : make_undefined(cat("parameter '", p->name, "' was not provided")));
+    frame->set(p->name, make_undefined(cat("parameter '", p->name, "' was not provided")));
+  for (const Parameter* p : missing)
+    if (p->fallback) frame->set(p->name, evaluate(*p->fallback, frame));
   int line = line_;
   Str text = capture(s.blocks[0], frame);
   line_ = line;

@@ -106,6 +106,8 @@ class Analysis {
           for (const auto& t : s.targets) store(*t, child, nullptr);
         if (s.kind == StatementKind::kFor && i == 0) child.known.insert("loop");
         for (const Parameter& p : s.parameters) child.known.insert(p.name);
+        for (const Parameter& p : s.parameters)
+          if (p.fallback) load(*p.fallback, child);
         if (s.kind == StatementKind::kMacro || s.kind == StatementKind::kCall) {
           s.uses_caller = mentions(s.blocks[i].body, "caller") && !has_parameter(s, "caller");
           s.uses_kwargs = mentions(s.blocks[i].body, "kwargs") && !has_parameter(s, "kwargs");

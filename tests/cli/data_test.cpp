@@ -144,6 +144,25 @@ TEST_F(Data, EveryPlantedDefectIsNamed) {
   EXPECT_EQ(with({"--fix", folder_.path("data")}).code, 1);
 }
 
+TEST_F(Data, QuestionsOfTheTestSplitAreCheckedAndKept) {
+  folder_.write("data/train.jsonl", chat("q", "a") + "\n");
+  const std::string good = R"({"question": "q", "choices": ["a", "b"], "answer": 1})";
+  folder_.write("data/test.jsonl", good + "\n");
+  const std::vector<std::string> words = {"data", "--model", model_, "--data",
+                                          folder_.path("data")};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return wick(more);
+  };
+  const CliResult r = with({"--strict", "--json", "--fix", folder_.path("clean")});
+  EXPECT_EQ(r.code, 0) << r.err << r.out;
+  EXPECT_EQ(wick({"eval", "--model", model_, "--data", folder_.path("clean"), "--json"})
+                .event("eval")["rows"],
+            1);
+  folder_.write("data/test.jsonl", good + "\n" + R"({"question": "q", "choices": ["a"]})" + "\n");
+  EXPECT_TRUE(findings_of(with({"--json"})).contains({"wrong_type", "test.jsonl", 2}));
+}
+
 // What programs write without a warning.
 TEST_F(Data, DefectsOfOtherProgramsAreNamed) {
   std::vector<std::string> rows;

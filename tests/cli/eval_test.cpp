@@ -43,6 +43,13 @@ TEST_F(Eval, MultipleChoiceAndCompare) {
   EXPECT_EQ(bad.code, 1);
   EXPECT_NE(bad.err.find("bad.jsonl:1: "), std::string::npos) << bad.err;
 
+  folder_.write("broken.jsonl",
+                "{\n{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 0}\n");
+  const CliResult broken = wick({"eval", "--model", model_, "--data", folder_.path("broken.jsonl")});
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_NE(broken.err.find("broken.jsonl:1:"), std::string::npos) << broken.err;
+  EXPECT_EQ(broken.err.find("wick data"), std::string::npos) << broken.err;
+
   write_tiny_data(folder_.path("data"));
   CliResult c = wick({"eval", "--model", model_, "--data", folder_.path("data"), "--compare",
                       "base", "base", "--json", "--max-tokens", "4"});

@@ -187,6 +187,42 @@ TEST_F(DataTest, ATemplateThatLeavesToolCallsOutIsNamed) {
   EXPECT_NE(set.issues()[0].what.find("tool calls of messages[0]"), std::string::npos);
 }
 
+TEST_F(DataTest, ATemplateThatLeavesAnAnswersWordsOutIsNamed) {
+  const char* calls_only =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}"
+      "{{ m.tool_calls[0].name }}{% else %}{{ m.content.split('</think>')[-1] }}{% endif %}"
+      "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  auto row = [](const char* content) {
+    return one_line(std::string(R"({"messages": [{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": ")") +
+                    content + R"(", "tool_calls": [{"name": "f"}]}]})");
+  };
+  ExampleSet set = load(row("Let me look."), calls_only);
+  ASSERT_EQ(set.issues().size(), 1u);
+  EXPECT_NE(set.issues()[0].what.find("content of messages[1]"), std::string::npos);
+  EXPECT_TRUE(load(row(" "), calls_only).issues().empty());
+}
+
+TEST_F(DataTest, MembersThatSayNothingAreAsIfNotThere) {
+  // As tables and chat APIs write them; both templates ask whether the member is there at all.
+  for (const char* asks :
+       {"{% if 'tool_calls' in m %}CALLS{% else %}{{ m.content }}{% endif %}",
+        "{% if m.tool_calls is defined %}CALLS{% else %}{{ m.content }}{% endif %}"})
+    for (const char* member : {"", R"(, "tool_calls": [])", R"(, "tool_calls": null)",
+                               R"(, "tool_calls": null, "name": null, "refusal": null)"}) {
+      const std::string source =
+          std::string("{% for m in messages %}<|im_start|>{{ m.role }}\n") + asks +
+          "{% if m.name is defined %}{{ m.name }}{% endif %}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+      EXPECT_EQ(marks(std::string(R"({"messages": [{"role": "user", "content": "hi"},
+                                      {"role": "assistant", "content": "yo")") +
+                          member + "}]}",
+                      source.c_str()),
+                "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n【yo<|im_end|>】\n")
+          << member;
+    }
+}
+
 TEST_F(DataTest, ATemplateThatLeavesToolsOutIsNamed) {
   const std::string row = one_line(R"({"messages": [{"role": "user", "content": "use zebra"},
       {"role": "assistant", "content": "no"}], "tools": [{"name": "zebra"}]})");
