@@ -45,7 +45,8 @@ TEST_F(Eval, MultipleChoiceAndCompare) {
 
   folder_.write("broken.jsonl",
                 "{\n{\"question\": \"q\", \"choices\": [\"a\", \"b\"], \"answer\": 0}\n");
-  const CliResult broken = wick({"eval", "--model", model_, "--data", folder_.path("broken.jsonl")});
+  const CliResult broken =
+      wick({"eval", "--model", model_, "--data", folder_.path("broken.jsonl")});
   EXPECT_EQ(broken.code, 1);
   EXPECT_NE(broken.err.find("broken.jsonl:1:"), std::string::npos) << broken.err;
   EXPECT_EQ(broken.err.find("wick data"), std::string::npos) << broken.err;
