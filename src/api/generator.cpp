@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+
 #include "api/internal.h"
 #include "base/check.h"
 
@@ -8,24 +11,30 @@ namespace {
 
 constexpr int64_t kSlots = 8;  // sequences that complete_many decodes side by side
 
+// All of these count tokens: more than an int holds means the same as the most it holds.
+int narrowed(int64_t tokens) {
+  using Limits = std::numeric_limits<int>;
+  return static_cast<int>(std::clamp<int64_t>(tokens, Limits::min(), Limits::max()));
+}
+
 DecodeOptions decode_options(const GenerateOptions& o, const Model::Impl& model) {
   DecodeOptions d;
   d.max_tokens = o.max_tokens;
   d.should_stop = o.should_stop;
   SampleOptions& s = d.sample;
   s.temperature = static_cast<float>(o.temperature);
-  s.top_k = static_cast<int>(o.top_k);
+  s.top_k = narrowed(o.top_k);
   s.top_p = static_cast<float>(o.top_p);
   s.min_p = static_cast<float>(o.min_p);
   s.xtc_probability = static_cast<float>(o.xtc_probability);
   s.xtc_threshold = static_cast<float>(o.xtc_threshold);
-  s.min_tokens_to_keep = static_cast<int>(o.min_tokens_to_keep);
+  s.min_tokens_to_keep = narrowed(o.min_tokens_to_keep);
   s.repetition_penalty = static_cast<float>(o.repetition_penalty);
   s.presence_penalty = static_cast<float>(o.presence_penalty);
   s.frequency_penalty = static_cast<float>(o.frequency_penalty);
-  s.repetition_context = static_cast<int>(o.repetition_context);
-  s.presence_context = static_cast<int>(o.presence_context);
-  s.frequency_context = static_cast<int>(o.frequency_context);
+  s.repetition_context = narrowed(o.repetition_context);
+  s.presence_context = narrowed(o.presence_context);
+  s.frequency_context = narrowed(o.frequency_context);
   for (const auto& [id, bias] : o.logit_bias) s.logit_bias[id] = static_cast<float>(bias);
   s.seed = o.seed;
   d.stop = o.stop;

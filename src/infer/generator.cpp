@@ -218,8 +218,8 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
   }
   slots = std::max<int64_t>(1, std::min(slots, static_cast<int64_t>(prompts.size())));
   const StopWhileReading stop(weights_, options.should_stop);
-  make_engine(slots, std::min(longest + options.max_tokens, config_.max_positions),
-              options.should_stop);
+  const int64_t room = config_.max_positions - longest;
+  make_engine(slots, longest + std::min(options.max_tokens, room), options.should_stop);
   cached_.clear();
 
   std::vector<Decoded> results(prompts.size());

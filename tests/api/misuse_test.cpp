@@ -86,6 +86,8 @@ TEST_F(Misuse, NumbersThatAreNone) {
   refuses([&](GenerateOptions& o) { o.temperature = -1; });
   refuses([&](GenerateOptions& o) { o.top_p = nan; });
   refuses([&](GenerateOptions& o) { o.top_k = -2; });
+  refuses([&](GenerateOptions& o) { o.top_k = -(int64_t{1} << 32); });
+  refuses([&](GenerateOptions& o) { o.repetition_context = -(int64_t{1} << 32); });
   refuses([&](GenerateOptions& o) { o.repetition_penalty = nan; });
   refuses([&](GenerateOptions& o) { o.presence_penalty = nan; });
   refuses([&](GenerateOptions& o) { o.logit_bias = {{-1, 1.0}}; });
@@ -93,6 +95,11 @@ TEST_F(Misuse, NumbersThatAreNone) {
   refuses([&](GenerateOptions& o) { o.logit_bias = {{1, nan}}; });
   refuses([&](GenerateOptions& o) { o.extra_eos_tokens = {"no such token"}; });
   EXPECT_TRUE(generator.complete_many({}).empty());
+  GenerateOptions most;
+  most.max_tokens = most.top_k = most.min_tokens_to_keep = std::numeric_limits<int64_t>::max();
+  most.repetition_context = most.presence_context = most.frequency_context = most.top_k;
+  EXPECT_EQ(generator.generate("x", most).finish_reason, "stop");
+  EXPECT_EQ(generator.complete_many({"x", "y"}, most).size(), 2u);
 
   auto refuses_run = [&](auto change, int line = __builtin_LINE()) {
     TrainOptions o = run_options("out");
