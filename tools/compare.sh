@@ -114,10 +114,14 @@ fi
 llama=''
 install_llama || complain "llama-cpp-python could not be built; its cases are left out"
 
-shim=''
+shim='' mkl_shim=''
 if [ "$(uname -sm)" = 'Linux x86_64' ]; then
   shim=$PWD/out/compare/cpuid_shim.so
   cc -O2 -shared -fPIC -o "$shim" tools/compare/cpuid_shim.c -ldl
+  if ! grep -q GenuineIntel /proc/cpuinfo; then
+    mkl_shim=$PWD/out/compare/mkl_shim.so
+    cc -O2 -shared -fPIC -o "$mkl_shim" tools/compare/mkl_shim.c
+  fi
 fi
 if [ "$install_only" = 1 ]; then exit 0; fi
 if [ -z "$wick" ]; then
@@ -130,7 +134,7 @@ say "making the model"
 "$python" tools/compare/make_model.py out/compare
 status=0
 LLAMA_CPP_LIB_PATH=$llama "$python" tools/compare/run.py --folder out/compare \
-  --wick "$(realpath "$wick")" --shim "$shim" \
+  --wick "$(realpath "$wick")" --shim "$shim" --mkl-shim "$mkl_shim" \
   ${out:+--out "$out"} "${pass[@]}" || status=$?
 if [ -z "$out" ] && [ $status -ne 1 ]; then python3 tools/compare/table.py; fi
 exit $status

@@ -48,6 +48,16 @@ class RunTest(unittest.TestCase):
         self.assertAlmostEqual(record["loss_difference"], 5e-5)
         self.assertGreater(record["rounds"][0]["peak_bytes"], 1 << 20)
 
+    def test_mkl_is_told_to_take_its_best_where_it_holds_back(self):
+        told = {c.id: c for c in cases.all_cases(setting(shim="a.so", mkl_shim="b.so"))}
+        for name in ("train/torch-f32-keep", "prefill/torch-f32-mkl"):
+            self.assertIn("MKL", told[name].configuration)
+            self.assertEqual(told[name].rungs[0].environment["LD_PRELOAD"], "a.so:b.so")
+        self.assertEqual(told["train/torch-f32"].rungs[0].environment["LD_PRELOAD"], "a.so")
+        plain = {c.id: c for c in cases.all_cases(setting())}
+        self.assertNotIn("prefill/torch-f32-mkl", plain)
+        self.assertNotIn("LD_PRELOAD", plain["train/torch-f32-keep"].rungs[0].environment)
+
     def test_losses_that_differ_do_not(self):
         record = measured(case(program(ms=[3.0], losses=[2.001, 1.0])))
         self.assertEqual(record["rounds"], [])

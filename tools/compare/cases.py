@@ -93,6 +93,7 @@ class Setting:
     flags: list
     wick_isa: str = ""
     peak_gflops: float = 0
+    mkl_shim: str = ""  # where MKL holds back
 
     def ids(self):
         return json.loads((self.folder / "ids.json").read_text())
@@ -169,16 +170,19 @@ def read_wick_first_token(output):
 
 # PyTorch
 
+MKL_TOLD = ", MKL told to take its best code"
 
-def torch_rungs(s, bits, keep=False):
+
+def torch_rungs(s, bits, keep=False, mkl=False):
     """From the best instruction set that the machine has down. `keep`: freed memory stays with the
-    process, so that no page is faulted in twice."""
+    process, so that no page is faulted in twice. `mkl`: with the preload library for MKL."""
     base = {"OMP_NUM_THREADS": str(s.threads), "MKL_NUM_THREADS": str(s.threads)}
     if keep:
         base.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="17179869184",
                     MALLOC_TOP_PAD_="67108864")
-    if s.shim:
-        base["LD_PRELOAD"] = s.shim
+    preloaded = [library for library in (s.shim, s.mkl_shim if mkl else "") if library]
+    if preloaded:
+        base["LD_PRELOAD"] = ":".join(preloaded)
     names = []
     if "amx_bf16" in s.flags and bits == "bf16":
         names.append(("AMX", "AVX512_CORE_AMX"))
@@ -264,10 +268,10 @@ def all_cases(s):
             continue
         peer_case("train", "PyTorch + PEFT", "torch", bits, "eager, SDPA, adapter f32",
                   torch_command("train", bits), torch_rungs(s, bits))
-        if bits == "bf16":
-            peer_case("train", "PyTorch + PEFT", "torch", bits,
-                      "the same, allocator told to keep memory", torch_command("train", bits),
-                      torch_rungs(s, bits, True), suffix="-keep")
+        mkl = bits == "f32" and s.mkl_shim != ""
+        peer_case("train", "PyTorch + PEFT", "torch", bits,
+                  "the same, allocator told to keep memory" + mkl * MKL_TOLD,
+                  torch_command("train", bits), torch_rungs(s, bits, True, mkl), suffix="-keep")
     peer_case("train", "mlx-lm", "mlx", "f32", "compiled step, CPU, one step",
               mlx_command("train", "f32", 1), [Rung("")], limit=900, rounds=1, quick=False)
 
@@ -281,6 +285,10 @@ def all_cases(s):
                       "eager, SDPA, allocator told to keep memory",
                       torch_command("prefill", bits), torch_rungs(s, bits, True),
                       **({"rounds": 1, "quick": False} if slow_in_torch(s, bits) else {}))
+        if bits == "f32" and s.mkl_shim:
+            peer_case("prefill", "PyTorch", "torch", bits, "the same" + MKL_TOLD,
+                      torch_command("prefill", bits), torch_rungs(s, bits, True, True),
+                      suffix="-mkl")
     peer_case("prefill", "mlx-lm", "mlx", "f32", "CPU, f32", mlx_command("prefill", "f32", 1),
               [Rung("")], limit=300, rounds=1, quick=False)
 

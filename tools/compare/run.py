@@ -234,7 +234,7 @@ def bench(setting, options, state, save, deadline):
 def peer_ops(setting, options, types):
     lines = []
     for kind in sorted(types & {"f32", "bf16"}):
-        rung = case_list.torch_rungs(setting, kind, True)[0]
+        rung = case_list.torch_rungs(setting, kind, True, kind == "f32")[0]
         done = run_process([str(word) for word in (
             sys.executable, case_list.HERE / "peer_torch.py", "ops", setting.folder, "--dtype", kind,
             "--threads", setting.threads, "--seconds", 0.3 if options.quick else 1)],
@@ -254,7 +254,7 @@ def peer_shape(setting, shape):
              kind, "--shape", shape, "--threads", setting.threads, "--count", 2]
     if available_bytes() < 1.6 * case_list.weight_bytes(shape) or not trains(setting, shape, 30):
         words.append("--no-train")
-    rung = case_list.torch_rungs(setting, kind, True)[0]
+    rung = case_list.torch_rungs(setting, kind, True, kind == "f32")[0]
     done = run_process([str(word) for word in words], rung.environment, 420)
     return case_list.last_object(done.output, setting)["lines"] if done.code == 0 else []
 
@@ -286,6 +286,7 @@ def main():
     parser.add_argument("--folder", type=Path, required=True, help="what make_model.py wrote")
     parser.add_argument("--wick", type=Path, required=True)
     parser.add_argument("--shim", default="", help="preload library for peers")
+    parser.add_argument("--mkl-shim", default="", help="another, for products of MKL")
     parser.add_argument("--out", type=Path, help="the results, default bench/results/MACHINE.json")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0)
@@ -311,7 +312,7 @@ def main():
     out = options.out or root / "bench" / "results" / f"{name}.json"
     setting = case_list.Setting(options.folder, options.folder / "work", options.wick,
                                 options.threads, options.quick, options.shim, machine["flags"],
-                                device["isa"], device["peak_gflops"])
+                                device["isa"], device["peak_gflops"], options.mkl_shim)
     setting.work.mkdir(exist_ok=True)
     identity = {"format": FORMAT, "commit": git("rev-parse", "--short=12", "HEAD"),
                 "changed": bool(git("status", "--porcelain", "--untracked-files=no")),

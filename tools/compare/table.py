@@ -44,8 +44,9 @@ How it is measured on a CPU (how on a GPU is said there):
   PyTorch's likeliest in f32 (the first for f32, of the first 4 for bf16 and 8 bits, of the first
   1,000 for 4 bits; of 151,936).
 - Peers run at their best: llama.cpp is built for the machine; where a hypervisor hides the CPUID
-  leaf that describes AMX, a preload library shows it to them. A peer that crashes is started again
-  on its next lower instruction set, and the table says so.
+  leaf that describes AMX, a preload library shows it to them; where PyTorch's MKL would take slower
+  code because the processor is not Intel's, another tells it to take its best (rows that say so). A
+  peer that crashes is started again on its next lower instruction set, and the table says so.
 - Weights in bf16 are the same numbers for all; GB/s of weights counts two bytes for each. Where it
   generates on AVX-512 BF16, wick keeps and reads them in 12.5 bits, without loss (decision 040).
 - Peak memory is the process's largest resident size as the kernel counts it, file pages included.
