@@ -104,7 +104,7 @@ struct TokenRows {
   int64_t count() const { return static_cast<int64_t>(ids.size()); }
 };
 
-// A frozen table of the base that PEFT saved beside a pair on it.
+// A frozen table of the base that PEFT saved with an adapter.
 struct BaseCopy {
   std::string module;
   std::filesystem::path file;
@@ -120,9 +120,11 @@ class Adapter {
   // Reads a PEFT folder, named itself or by its adapter_model.safetensors; `params` receives the
   // numbers. Throws: kNotFound, kCorruptFile, kUnsupported (kinds of adapter that wick does not
   // run), kInvalidArgument (made for another model: names the first module or shape that does not
-  // fit). `lora_plus_ratio` is for going on to train it.
+  // fit). `lora_plus_ratio` is for going on to train it; with `to_train`, tables that the adapter
+  // brings and does not train are base_copies().
   static Adapter load(const std::filesystem::path& path, std::span<const LinearInfo> linears,
-                      std::vector<float>& params, float lora_plus_ratio = 1.0f);
+                      std::vector<float>& params, float lora_plus_ratio = 1.0f,
+                      bool to_train = false);
 
   // Kaiming-uniform A (a = sqrt 5, i.e. uniform in ±1/sqrt(in)) or a normal one of deviation 1 / R,
   // zero B; of an embedding zero A, normal B. From `seed` and the module's name alone. What starts

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads PEFT's layout: adapter_config.json and adapter_model.safetensors, tensors named
 // base_model.model.<module>.lora_A.weight [r, in] and .lora_B.weight [out, r].
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -66,6 +67,19 @@ void refuse_tied_adapters(const Json& config, const Adapter& adapter,
              l.module, ", whose table the model has for embedding and head at once; wick does not ",
              "run one adapter on both: train without ensure_weight_tying, or without ", l.module);
   }
+}
+
+// As PEFT matches them: by the ends of names, within a word too.
+bool trained_whole(const Json& config, const std::string& module) {
+  const Json* names = find_member(config, "modules_to_save");
+  return names && names->is_array() &&
+         std::any_of(names->begin(), names->end(), [&](const Json& name) {
+           return name.is_string() && module.ends_with(name.get<std::string>());
+         });
+}
+
+bool is_float(const TensorInfo& t) {
+  return t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
 }
 
 // A list, or a mapping with embed_tokens alone.
@@ -199,8 +213,7 @@ struct Sorted {
         return true;
       }
       // PEFT saves the frozen table beside a LoRA on it, and puts it back into the model.
-      if (tail == ".base_layer.weight" && t.shape == l.weight_shape() &&
-          (t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16)) {
+      if (tail == ".base_layer.weight" && t.shape == l.weight_shape() && is_float(t)) {
         copies.push_back({l.module, file, t.name});
         return true;
       }
@@ -249,7 +262,7 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
 }  // namespace
 
 Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearInfo> linears,
-                      std::vector<float>& params, float lora_plus_ratio) {
+                      std::vector<float>& params, float lora_plus_ratio, bool to_train) {
   // mlx-lm's option wants the file; what is beside it says how to read it.
   const bool named_by_file =
       path.filename() == "adapter_model.safetensors" && !std::filesystem::is_directory(path);
@@ -303,13 +316,19 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
          ": use_dora with init_lora_weights pissa; wick does not run them together: merge the "
          "adapter with PEFT (merge_and_unload) and use the result as the model");
   o.lora_plus_ratio = lora_plus_ratio;
+  adapter.base_copies_ = sorted.copies;
   for (const LinearInfo& l : linears) {
     if (auto whole = sorted.wholes.find(l.module); whole != sorted.wholes.end()) {
       if (whole->second->shape != l.weight_shape())
         fail(ErrorCode::kInvalidArgument, file_name, ": ", whole->second->name, " has shape ",
              whole->second->shape.str(), ", this model wants ", l.weight_shape().str(),
              "; is the adapter for another model?");
-      adapter.wholes_.push_back({l});
+      // PEFT saves tables that it did not train, too, where the vocabulary grew.
+      const bool table = l.kind == ModuleKind::kEmbedding || l.kind == ModuleKind::kHead;
+      if (to_train && table && is_float(*whole->second) && !trained_whole(config, l.module))
+        adapter.base_copies_.push_back({l.module, weights_path, whole->second->name});
+      else
+        adapter.wholes_.push_back({l});
     }
     if (auto found = sorted.pairs.find(l.module); found != sorted.pairs.end())
       adapter.modules_.push_back(read_module(l, found->second, o, where, file_name));
@@ -323,7 +342,6 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",
          " trainable_tokens_delta, unlike what ", where, " says");
-  adapter.base_copies_ = sorted.copies;
   if (const auto sketch = file.metadata().find(kBaseSketchKey); sketch != file.metadata().end())
     adapter.base_sketch_ = sketch->second;
   if (const Json* base = find_member(config, "base_model_name_or_path"); base && base->is_string())

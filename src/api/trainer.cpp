@@ -204,7 +204,8 @@ void Trainer::Impl::declare() {
   std::vector<LinearInfo> linears = adaptable_linears(m.config);
   if (!options.init_adapter.empty()) {
     adapter = std::make_shared<Adapter>(Adapter::load(options.init_adapter, linears, start_params,
-                                                      static_cast<float>(options.lora_plus_ratio)));
+                                                      static_cast<float>(options.lora_plus_ratio),
+                                                      /*to_train=*/true));
     check_init_adapter(options, *adapter, linears);
     note_other_base(m, *adapter, options.init_adapter);
   } else {

@@ -204,6 +204,45 @@ TEST_F(Wrong, ATableBesideAnAdapterThatIsNotTheModels) {
                 {"base_layer.weight is not the model's own", "row 0"});
 }
 
+// Where the vocabulary grew, PEFT saves embedding and head with any adapter. Trained is what
+// modules_to_save names.
+TEST_F(Wrong, TablesThatAnAdapterOnlyBrings) {
+  const std::string begun = folder_.path("begun"), file = begun + "/adapter_model.safetensors",
+                    settings = begun + "/adapter_config.json";
+  std::vector<std::string> words = train(data_, begun);
+  words.insert(words.end(), {"--targets", "q_proj"});
+  ASSERT_EQ(wick(words).code, 0);
+  const std::string model = contents(model_ + "/model.safetensors"), before = contents(file);
+  auto go_on = [&](char flipped) {
+    std::string tensors = before;
+    for (const char* module : {"model.embed_tokens", "lm_head"})
+      tensors = with_copy(tensors, model, "model.embed_tokens.weight",
+                          std::string("base_model.model.") + module + ".weight", flipped);
+    write_file(file, tensors);
+    words = train(data_, out_);
+    words.insert(words.end(), {"--init-adapter", begun});
+    return wick(words);
+  };
+  auto saved = [&](const std::string& module) {
+    return tensors_of(contents(out_ + "/adapter_model.safetensors"))
+        .header.contains("base_model.model." + module + ".weight");
+  };
+  const CliResult same = go_on(0);
+  ASSERT_EQ(same.code, 0) << same.err;
+  EXPECT_TRUE(saved("model.layers.0.self_attn.q_proj.lora_A"));
+  EXPECT_FALSE(saved("model.embed_tokens"));
+  EXPECT_FALSE(saved("lm_head"));
+  const CliResult other = go_on(static_cast<char>(0x80));
+  expect_failed(other, {"embed_tokens.weight is not the model's own: row 0", "merge_and_unload"});
+  EXPECT_EQ(wick({"generate", "--model", model_, "--adapter-path", begun, "-p", "x"}).code, 0);
+  Json config = parse_json(contents(settings), settings);
+  config["modules_to_save"] = {"embed_tokens"};
+  write_file(settings, dump_json(config));
+  ASSERT_EQ(go_on(0).code, 0);
+  EXPECT_TRUE(saved("model.embed_tokens"));
+  EXPECT_FALSE(saved("lm_head"));
+}
+
 // PEFT's setting says something of tied tables only, and of adapters on them.
 TEST_F(Wrong, TiedAdaptersWhereThereAreNone) {
   const std::string settings = out_ + "/adapter_config.json";
