@@ -88,7 +88,7 @@ std::vector<int64_t> read_tokens(const Json& config, const std::string& where) {
   const Json* list = find_member(config, key);
   if (!list || list->is_null()) return {};
   if (list->is_object()) {
-    if (list->size() != 1 || list->begin().key() != "embed_tokens")
+    if (list->size() != 1 || !module_matches("model.embed_tokens", list->begin().key()))
       fail(ErrorCode::kUnsupported, where, ": ", key, " is ", list->dump(),
            "; only rows of embed_tokens are run");
     list = &*list->begin();
@@ -208,12 +208,18 @@ struct Sorted {
       }
       if (l.kind == ModuleKind::kLinear || name.rfind(l.module + ".", 0) != 0) continue;
       const std::string tail = name.substr(l.module.size());
+      // A head that is tied to the embedding has its rows.
+      if (l.tied && tail == ".token_adapter.trainable_tokens_delta") return true;
       if (l.kind == ModuleKind::kEmbedding && tail == ".token_adapter.trainable_tokens_delta") {
         tokens = &t;
         return true;
       }
-      // PEFT saves the frozen table beside a LoRA on it, and puts it back into the model.
-      if (tail == ".base_layer.weight" && t.shape == l.weight_shape() && is_float(t)) {
+      // Of a module that it trains whole PEFT saves the original too, which nothing runs.
+      if (tail == ".original_module.weight") return true;
+      // PEFT saves the frozen table beside a LoRA or token rows on it, and puts it back into the
+      // model.
+      if ((tail == ".base_layer.weight" || tail == ".token_adapter.base_layer.weight") &&
+          t.shape == l.weight_shape() && is_float(t)) {
         copies.push_back({l.module, file, t.name});
         return true;
       }

@@ -243,6 +243,49 @@ TEST_F(Wrong, TablesThatAnAdapterOnlyBrings) {
   EXPECT_FALSE(saved("lm_head"));
 }
 
+// PEFT then saves a table that is trained under three names, one of them the untouched base's.
+TEST_F(Wrong, TablesOfAGrownVocabulary) {
+  const std::string file = out_ + "/adapter_model.safetensors",
+                    settings = out_ + "/adapter_config.json";
+  const std::string prefix = "base_model.model.model.embed_tokens";
+  const std::string model = contents(model_ + "/model.safetensors"),
+                    table = "model.embed_tokens.weight";
+  auto loss = [&](const std::string& tensors) {
+    write_file(file, tensors);
+    const CliResult r = wick({"eval", "--model", model_, "--adapter-path", out_, "--data",
+                              data_ + "/test.jsonl", "--dtype", "f32", "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.event("eval")["loss"] : Json();
+  };
+  std::vector<std::string> words = train(data_, out_);
+  words.insert(words.end(), {"--targets", "q_proj", "--modules-to-save", "embed_tokens"});
+  ASSERT_EQ(wick(words).code, 0);
+  const std::string whole = contents(file);
+  const Json trained = loss(whole);
+  EXPECT_EQ(loss(with_copy(
+                with_copy(whole, whole, prefix + ".weight", prefix + ".modules_to_save.weight"),
+                model, table, prefix + ".original_module.weight")),
+            trained);
+  // Token rows, and the tied head's, which are the same.
+  std::filesystem::remove_all(out_);
+  words = train(data_, out_);
+  words.insert(words.end(),
+               {"--targets", "q_proj", "--trainable-token-indices", "97,98", "--dtype", "f32"});
+  ASSERT_EQ(wick(words).code, 0);
+  const std::string rows = contents(file);
+  const Json of_rows = loss(rows);
+  const std::string delta = ".token_adapter.trainable_tokens_delta";
+  std::string grown = with_copy(rows, rows, prefix + delta, "base_model.model.lm_head" + delta);
+  for (const std::string& module : {prefix, std::string("base_model.model.lm_head")})
+    grown = with_copy(grown, model, table, module + ".token_adapter.base_layer.weight");
+  EXPECT_EQ(loss(grown), of_rows);
+  // PEFT takes the module's whole name too.
+  Json config = parse_json(contents(settings), settings);
+  config["trainable_token_indices"] = {{"model.embed_tokens", {97, 98}}};
+  write_file(settings, dump_json(config));
+  EXPECT_EQ(loss(grown), of_rows);
+}
+
 // PEFT's setting says something of tied tables only, and of adapters on them.
 TEST_F(Wrong, TiedAdaptersWhereThereAreNone) {
   const std::string settings = out_ + "/adapter_config.json";
