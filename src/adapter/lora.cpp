@@ -90,7 +90,10 @@ void Adapter::place() {
     }
     i = end;
   }
-  for (WholeModule& w : wholes_) w.offset = layout_.add(tensor_of(w), w.weight_shape());
+  // As PEFT's LoRA+ has it: vectors go with B.
+  for (WholeModule& w : wholes_)
+    w.offset =
+        layout_.add(tensor_of(w), w.weight_shape(), w.weight_shape().rank() == 1 ? b_rate : 1.0f);
   if (tokens_) {
     TokenRows& t = *tokens_;
     const int64_t n = t.count();

@@ -74,7 +74,7 @@ struct LoraOptions {
   std::vector<int64_t> trainable_token_indices = {};  // rows of the embedding, trained as they are
   std::string bias = "none";     // of the model, trained whole: none, all, lora_only
   std::string init = "default";  // default, gaussian, pissa
-  float lora_plus_ratio = 1.0f;  // of B's learning rate to A's
+  float lora_plus_ratio = 1.0f;  // of the learning rate of B, and of vectors, to A's
 };
 
 // The module it adapts, and the pair of matrices.

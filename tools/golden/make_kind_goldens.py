@@ -36,6 +36,7 @@ class Case:
     seed: int
     config: dict
     lora_plus: float = 1.0
+    weight_decay: float = base.OPTIMIZER["weight_decay"]
     dropout: float = 0.0
     notes: dict = field(default_factory=dict)
 
@@ -48,6 +49,10 @@ CASES = [
     Case("lora_plus", "qwen2_window", 32,
          dict(r=2, lora_alpha=4, target_modules=["q_proj", "o_proj", "gate_proj"],
               layers_to_transform=[0, 2]), lora_plus=4.0),
+    # Of vectors PEFT's LoRA+ lets some decay and others not.
+    Case("lora_plus_vectors", "qwen2_window", 48,
+         dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["model.norm"],
+              bias="lora_only"), lora_plus=4.0, weight_decay=0.0),
     Case("dora", "llama_mlp_bias_linear_rope", 33,
          dict(r=3, lora_alpha=6, use_dora=True, target_modules="all-linear")),
     Case("dora_some", "qwen2_window", 34,
@@ -167,10 +172,10 @@ def train(case, model, rows, targets):
     if case.lora_plus != 1.0:
         optimizer = create_loraplus_optimizer(
             model, torch.optim.AdamW, loraplus_lr_ratio=case.lora_plus,
-            loraplus_weight_decay=opt["weight_decay"], foreach=False, **common)
+            loraplus_weight_decay=case.weight_decay, foreach=False, **common)
     else:
         optimizer = torch.optim.AdamW(
-            params.values(), weight_decay=opt["weight_decay"], foreach=False, **common)
+            params.values(), weight_decay=case.weight_decay, foreach=False, **common)
     losses, norms, first = [], [], None
     for _ in range(base.STEPS):
         optimizer.zero_grad()
@@ -214,7 +219,8 @@ def make(case):
     save_file(out, folder / "expected.safetensors")
     base.write_json(folder / "expected.json", {
         "case": case.name, "model": case.model, "seed": case.seed, "lora_plus": case.lora_plus,
-        "optimizer": dict(base.OPTIMIZER, name="adamw", steps=base.STEPS),
+        "optimizer": dict(base.OPTIMIZER, name="adamw", steps=base.STEPS,
+                          weight_decay=case.weight_decay),
         "logits_row": longest, "trained_tokens": int((out["targets"] >= 0).sum()),
         "made_with": {"torch": torch.__version__.split("+")[0],
                       "transformers": transformers.__version__, "peft": peft.__version__}})
