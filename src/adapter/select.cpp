@@ -140,12 +140,20 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
     if (l.kind == ModuleKind::kGain) continue;
     const bool wanted =
         (all_linear && l.kind == ModuleKind::kLinear) || any(o.targets, l.module, "--targets");
-    const bool chosen = o.layers_to_transform.empty() ||
-                        std::find(o.layers_to_transform.begin(), o.layers_to_transform.end(),
-                                  l.layer) != o.layers_to_transform.end();
+    // What is named in full stays, as in PEFT.
+    const bool chosen =
+        o.layers_to_transform.empty() ||
+        std::find(o.targets.begin(), o.targets.end(), l.module) != o.targets.end() ||
+        std::find(o.layers_to_transform.begin(), o.layers_to_transform.end(), l.layer) !=
+            o.layers_to_transform.end();
     const bool excluded = (none_linear && l.kind == ModuleKind::kLinear) ||
                           any(o.exclude_modules, l.module, "--exclude-modules");
-    if (!wanted || !chosen || excluded) continue;
+    if (!wanted || excluded) continue;
+    if (!chosen && l.layer < 0)
+      fail(ErrorCode::kInvalidArgument, "--targets takes in ", l.module,
+           ", which is in no block, and --layers-to-transform keeps to blocks; name ", l.module,
+           " in full to adapt it beside them, or leave it out (--exclude-modules)");
+    if (!chosen) continue;
     if (l.layer >= 0 && l.layer < first_layer) continue;
     LoraModule m{l};
     m.rank = by_pattern(o.rank_pattern, l.module, o.rank, "--rank-pattern");

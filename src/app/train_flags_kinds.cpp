@@ -69,9 +69,11 @@ bool read_whole_numbers(Args& args, const char* flag, const Json& value, const s
 // PEFT also takes a mapping from the module to its tokens.
 bool read_tokens(Args& args, const Json& value, const std::string& where) {
   if (!value.is_object()) return read_whole_numbers(args, "trainable-token-indices", value, where);
-  check_members(value, where, {"embed_tokens"});
-  const Json* tokens = find_member(value, "embed_tokens");
-  return tokens && read_whole_numbers(args, "trainable-token-indices", *tokens, where);
+  check_members(value, where, {"embed_tokens", "model.embed_tokens"});
+  if (value.size() != 1)
+    throw UsageError(cat(where, " got ", value.dump(), ", wanted embed_tokens and its tokens"));
+  const Json* tokens = &*value.begin();
+  return read_whole_numbers(args, "trainable-token-indices", *tokens, where);
 }
 
 }  // namespace

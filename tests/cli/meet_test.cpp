@@ -113,6 +113,8 @@ TEST_F(Meet, SettingsOfPeftWithNumbers) {
   c = config("layers_to_transform: 0\ntrainable_token_indices: {embed_tokens: [7]}\n");
   EXPECT_EQ(c["layers_to_transform"], Json({0}));
   EXPECT_EQ(c["trainable_token_indices"], Json({7}));
+  c = config("trainable_token_indices: {model.embed_tokens: [8]}\n");
+  EXPECT_EQ(c["trainable_token_indices"], Json({8}));
   c = config("init_lora_weights: true\nlayers_to_transform: \"0,1\"\n");
   EXPECT_EQ(c["init_lora_weights"], true);
   for (const char* wrong : {"layers_to_transform: [0.5]\n", "layers_to_transform: [-1]\n",

@@ -400,6 +400,32 @@ TEST(Saved, NamesTheAdaptedBlocks) {
   EXPECT_TRUE(layers({0, 1, 2})["layers_to_transform"].is_null());
 }
 
+// What is named in full is adapted beside the blocks, as in PEFT; an end of its name may mean it
+// or not.
+TEST(Selected, ModulesBesideTheBlocks) {
+  const Case c("qwen2_window");
+  auto create = [&](std::vector<std::string> targets) {
+    LoraOptions options;
+    options.targets = std::move(targets);
+    options.layers_to_transform = {1};
+    return Adapter::create(options, adaptable_linears(c.config));
+  };
+  const Adapter some =
+      create({"v_proj", "lm_head", "model.embed_tokens", "model.layers.0.self_attn.q_proj"});
+  ASSERT_EQ(some.modules().size(), 4u);
+  for (const char* module : {"lm_head", "model.embed_tokens", "model.layers.0.self_attn.q_proj",
+                             "model.layers.1.self_attn.v_proj"})
+    EXPECT_TRUE(some.find(module)) << module;
+  EXPECT_EQ(create({"all-linear"}).modules().size(), 7u);
+  try {
+    create({"q_proj", "embed_tokens"});
+    ADD_FAILURE() << "was taken";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("name model.embed_tokens in full"), std::string::npos)
+        << e.what();
+  }
+}
+
 // PEFT has adapters that wick does not run; it says so, and which file it is.
 TEST(Refused, KindsThatDoNotGoTogether) {
   const Case c = Case::kind("dora");
