@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "io/json.h"
 #include "train/scorer.h"
 #include "wick/trainer.h"
 
@@ -65,6 +66,9 @@ class Loss {
   // Of the packs that were read since the last call of either; and of all since take_report().
   virtual PreferenceReport take_update() { return {}; }
   virtual PreferenceReport take_report() { return {}; }
+  // What take_report() would report, between updates, for a checkpoint, and back; null: nothing.
+  virtual Json window() const { return {}; }
+  virtual void set_window(const Json&) {}
 
   // Loss, tokens, rows and rewards of held-out packs. Throws: kCancelled, asked between them.
   virtual EvalReport evaluate(RunStep& step, std::span<const Pack> packs,

@@ -366,6 +366,25 @@ PreferenceReport PreferenceLoss::take_report() {
   return report;
 }
 
+Json PreferenceLoss::window() const {
+  return Json{{"chosen", window_.chosen},
+              {"rejected", window_.rejected},
+              {"chosen_count", window_.chosen_count},
+              {"rejected_count", window_.rejected_count},
+              {"pairs", window_.pairs},
+              {"right", window_.right}};
+}
+
+void PreferenceLoss::set_window(const Json& window) {
+  constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();  // written as null
+  window_.chosen = get_float(window, "chosen", "checkpoint", kAbsent);
+  window_.rejected = get_float(window, "rejected", "checkpoint", kAbsent);
+  window_.chosen_count = get_int(window, "chosen_count", "checkpoint", 0);
+  window_.rejected_count = get_int(window, "rejected_count", "checkpoint", 0);
+  window_.pairs = get_int(window, "pairs", "checkpoint", 0);
+  window_.right = get_int(window, "right", "checkpoint", 0);
+}
+
 EvalReport PreferenceLoss::evaluate(RunStep& step, std::span<const Pack> packs,
                                     const StopAsked& stop) {
   const double shift = estimate_divergence(step, *valid_, packs, stop);

@@ -71,6 +71,8 @@ class PreferenceLoss final : public Loss {
   bool asks_before_updates() const override { return is(PreferenceAttr::Kind::kKto); }
   PreferenceReport take_update() override;
   PreferenceReport take_report() override;
+  Json window() const override;
+  void set_window(const Json& window) override;
   EvalReport evaluate(RunStep& step, std::span<const Pack> packs, const StopAsked& stop) override;
 
   Loss* lane(size_t k) override;

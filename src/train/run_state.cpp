@@ -162,11 +162,11 @@ void TrainRun::resume() {
       order += (order.empty() ? "" : "; ") + each;
     if (!order.empty() && !setup_.options.force)
       fail(ErrorCode::kInvalidArgument, file,
-           ": was made by a build of wick, or with another --memory, that computes this run "
-           "otherwise: ",
+           ": was made by a build of wick, or with another --memory or --grad-checkpoint, that "
+           "computes this run otherwise: ",
            order,
-           ". The result would not have the bits of an undisturbed run; go on with the build that "
-           "began it, or with --force");
+           ". The result would not have the bits of an undisturbed run; go on with the build and "
+           "the options that began it, or with --force");
     if (!order.empty())
       messages_.push_back(
           cat("--force: going on from ", file, ", but not to the same bits: ", order));
@@ -190,6 +190,8 @@ void TrainRun::resume() {
   earlier_seconds_ = get_float(p, "seconds", file, 0.0);
   loss_sum_ = get_float(p, "window_loss", file, 0.0);
   loss_tokens_ = get_int(p, "window_tokens", file, 0);
+  if (const Json* rewards = find_member(p, "window_rewards"); rewards && step_.loss_kind())
+    step_.loss_kind()->set_window(*rewards);
   stale_evals_ = get_int(p, "stale_evals", file, 0);
   look_due_ = get_bool(p, "look_due", file, false);
   checkpoint_step_ = c->step;
@@ -264,6 +266,9 @@ void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
     if (std::isfinite(lower_valid_)) c.progress["lower_valid_loss"] = lower_valid_;
   }
   if (look_due_) c.progress["look_due"] = true;
+  if (const Loss* kind = step_.loss_kind())
+    if (Json rewards = kind->window(); !rewards.is_null())
+      c.progress["window_rewards"] = std::move(rewards);
   if (o.save_numbered && (numbered_.empty() || numbered_.back() != step)) numbered_.push_back(step);
   if (knows_numbered_) c.progress["numbered"] = numbered_;
   save_checkpoint(o.adapter_path, c);

@@ -122,6 +122,28 @@ TEST_P(PreferenceRun, LearnsAndResumesToTheBit) {
   EXPECT_THROW(run(again), Error);
 }
 
+// A report is of all updates since the one before, also where a checkpoint lies between them.
+TEST_P(PreferenceRun, AReportAcrossAResumeIsThatOfAWholeRun) {
+  TrainOptions o = options("whole");
+  o.steps_per_report = 3;
+  const TrainResult whole = run(o);
+  o.adapter_path = (root_ / "cut").string();
+  int updates = 0;
+  const TrainResult cut = run(o, {.should_stop = [&] { return ++updates == 5; }});
+  EXPECT_TRUE(cut.interrupted);
+  EXPECT_NE(cut.steps % 3, 0);
+  o.resume = true;
+  const TrainResult rest = run(o);
+  ASSERT_EQ(rest.history.size(), whole.history.size());
+  for (size_t i = 0; i < whole.history.size(); ++i) {
+    const PreferenceReport &a = rest.history[i].preference, &b = whole.history[i].preference;
+    EXPECT_EQ(a.present, b.present);
+    for (auto member : {&PreferenceReport::chosen, &PreferenceReport::rejected,
+                        &PreferenceReport::margin, &PreferenceReport::accuracy})
+      EXPECT_EQ(dump_json(Json(a.*member)), dump_json(Json(b.*member))) << i;
+  }
+}
+
 // Both by the probe and by trying the step.
 TEST_P(PreferenceRun, TheForecastCountsWhatTheReferenceReads) {
   Model model = Model::load(engine_, {.dtype = "f32"});
