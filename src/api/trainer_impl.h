@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands behind Trainer: trainer_data.cpp reads the rows, trainer_fit.cpp chooses the step
 // that fits (trainer_smaller.cpp says what else would), trainer_time.cpp forecasts how long it
-// takes, trainer.cpp declares what is trained, runs it and saves the result.
+// takes, trainer_identity.cpp says what run it is, trainer.cpp declares what is trained, runs it
+// and saves the result.
 #pragma once
 
 #include "api/internal.h"
@@ -40,6 +41,9 @@ class SpeedProbe;
 
 // The adapter that the options ask for.
 LoraOptions lora_options(const TrainOptions& options);
+
+// The kind of adapter: all of it for identity(), or what is not its default.
+Json kind_of(const TrainOptions& options, bool all);
 
 struct Trainer::Impl {
   static constexpr size_t kSamples = 3;  // answered before and after, for the report
@@ -169,7 +173,9 @@ struct Trainer::Impl {
                              const std::string& with_adapter);
   LossMaker loss_maker() const;
   void identify_loss(Json& identity) const;
+  // trainer_identity.cpp. A checkpoint's `run`, but for what the step adds.
   Json identity() const;
+  void identify_init(Json& identity) const;
   std::string trained_key() const;
   // Among the messages: other_base(), if it says anything.
   void note_other_base(const Model::Impl& base, const Adapter& loaded, const std::string& path);

@@ -31,6 +31,16 @@ PreferenceAttr attributes(const TrainOptions& o) {
   return a;
 }
 
+// Of its numbers, and of what they mean.
+std::string adapter_key(const Adapter& adapter, const std::vector<float>& params) {
+  std::string meaning;
+  for (const ParamLayout::Entry& e : adapter.layout().entries())
+    meaning += cat(e.name, e.shape.str());
+  for (const LoraModule& m : adapter.modules()) meaning += cat(" ", m.scale);
+  return cat(crc32c(std::as_bytes(std::span(params))), " ",
+             crc32c(std::as_bytes(std::span(meaning))));
+}
+
 }  // namespace
 
 void Trainer::Impl::check_loss() {
@@ -205,6 +215,9 @@ void Trainer::Impl::identify_loss(Json& j) const {
   if (o.loss == "distill") {
     j["teacher"] = o.teacher;
     j["teacher_adapter"] = o.teacher_adapter;
+    if (beside) j["teacher_weights"] = cat(beside->impl().weights->fingerprint());
+    if (reference_adapter)
+      j["teacher_adapter_weights"] = adapter_key(*reference_adapter, reference_params);
     j["distill_temperature"] = o.distill_temperature;
     j["distill_alpha"] = o.distill_alpha;
     return;
@@ -214,6 +227,10 @@ void Trainer::Impl::identify_loss(Json& j) const {
   if (o.loss == "simpo") j["simpo_gamma"] = o.simpo_gamma;
   if (o.loss == "dpo" || o.loss == "kto") {
     j["reference"] = o.reference;
+    if (reference_adapter)
+      j["reference_weights"] = adapter_key(*reference_adapter, reference_params);
+    else if (beside)
+      j["reference_weights"] = cat(beside->impl().weights->fingerprint());
     // The state before the first update is asked again when a run goes on.
     if (o.reference == "base" && !o.init_adapter.empty())
       j["init_adapter"] = cat(crc32c(std::as_bytes(std::span(start_params))));

@@ -166,8 +166,11 @@ std::vector<std::string> differences(const Json& was, const Json& now) {
   std::vector<std::string> found;
   // What has the same numbers is the same under another name, or in another place.
   auto only_moved = [&](const std::string& key) {
-    for (const auto& [name, numbers] :
-         {std::pair("model", "weights"), {"data", "data_fingerprint"}})
+    for (const auto& [name, numbers] : {std::pair("model", "weights"),
+                                        {"data", "data_fingerprint"},
+                                        {"teacher", "teacher_weights"},
+                                        {"teacher_adapter", "teacher_adapter_weights"},
+                                        {"reference", "reference_weights"}})
       if (key == name)
         return was.contains(numbers) && now.contains(numbers) && was[numbers] == now[numbers];
     return false;

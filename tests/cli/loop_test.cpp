@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop from outside: optimizers, stopping, keeping the best, resuming with changes,
-// watching.
+// The training loop from outside: optimizers, stopping, keeping the best, watching.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -248,51 +246,6 @@ TEST_F(Loop, WhatGoesByHeldOutRowsWantsSome) {
   }
 }
 
-TEST_F(Loop, ResumingWithChangesSaysThemAll) {
-  ASSERT_EQ(train({"--epochs", "2"}).code, 0);
-  const CliResult r =
-      train({"--epochs", "4", "--learning-rate", "3e-4", "--optimizer", "lion", "--resume"});
-  EXPECT_EQ(r.code, 1);
-  for (const char* word : {"updates: was", "learning_rate: was 0.0001, is now 0.0003",
-                           "optimizer: was \"adamw\", is now \"lion\"", "--force"})
-    EXPECT_NE(r.err.find(word), std::string::npos) << word << "\n" << r.err;
-  const CliResult forced = train(
-      {"--epochs", "4", "--learning-rate", "3e-4", "--optimizer", "lion", "--resume", "--force"});
-  ASSERT_EQ(forced.code, 0) << forced.err;
-  EXPECT_NE(forced.err.find("learning_rate: was 0.0001"), std::string::npos) << forced.err;
-  // Both call a state m, which is not the same.
-  EXPECT_NE(forced.err.find("the checkpoint has no m of lion; it starts from zero"),
-            std::string::npos)
-      << forced.err;
-  EXPECT_EQ(forced.event("done")["steps"], 12);
-}
-
-// The flat parameters of a checkpoint fit whatever has as many: one module's would be another's.
-TEST_F(Loop, ForceGivesNoNumbersToOthersOfTheSameSize) {
-  using Words = std::vector<std::string>;
-  const std::pair<Words, Words> cases[] = {
-      {{"--targets", "k_proj"}, {"--targets", "v_proj"}},
-      {{"--targets", "q_proj", "--layers-to-transform", "0"},
-       {"--targets", "q_proj", "--layers-to-transform", "1"}},
-      {{"--dtype", "f32", "--trainable-token-indices", "70,71"},
-       {"--dtype", "f32", "--trainable-token-indices", "70,72"}},
-      {{"--init", "pissa"}, {"--init", "default"}}};
-  for (const auto& [before, after] : cases) {
-    const CliResult first = train(before);
-    ASSERT_EQ(first.code, 0) << first.err;
-    Words all = {"--resume", "--force"};
-    all.insert(all.end(), after.begin(), after.end());
-    const CliResult r = train(all);
-    EXPECT_EQ(r.code, 1) << after.back();
-    EXPECT_NE(r.err.find("--force cannot change that"), std::string::npos) << r.err;
-  }
-  // The same modules by another name are the same.
-  ASSERT_EQ(train({"--targets", "k_proj"}).code, 0);
-  const CliResult r =
-      train({"--targets", "self_attn.k_proj", "--epochs", "2", "--resume", "--force"});
-  EXPECT_EQ(r.code, 0) << r.err;
-}
-
 TEST_F(Loop, ASweepThatEndsInNothingFails) {
   const std::vector<std::string> sweep = {"--sweep", "lr=1e-4,2e-4"};
   ASSERT_EQ(train(sweep).code, 0);
@@ -363,85 +316,6 @@ TEST_F(Loop, ASweepSaysWhichRowsALossIsOf) {
   const CliResult same = sweep({"lr=1e-3,0.02", "--data", folder_.path("easy")});
   EXPECT_EQ(same.out.find("rows 1,"), std::string::npos) << same.out;
   EXPECT_EQ(same.err.find("sets of rows"), std::string::npos) << same.err;
-}
-
-// What was left at its default is named when it is no more: not as another build's doing.
-TEST_F(Loop, ResumingWithAnotherKindSaysSo) {
-  ASSERT_EQ(train({"--epochs", "2"}).code, 0);
-  const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{"--rslora"}, "rslora: was false, is now true"},
-      {{"--dora"}, "dora: was false, is now true"},
-      {{"--lora-plus-ratio", "4"}, "lora_plus_ratio: was 1.0, is now 4.0"},
-      {{"--skip-below", "0.001"}, "skip_below: was 0.0, is now 0.001"},
-      {{"--rank-pattern", "q_proj=4"}, "rank_pattern: was {}, is now {\"q_proj\":4}"},
-      {{"--quantize", "8"}, "weights_type: was \"f32\""},
-      {{"--keep-best"}, "keep_best: was false, is now true"}};
-  for (const auto& [words, said] : cases) {
-    std::vector<std::string> all = {"--epochs", "2", "--resume"};
-    all.insert(all.end(), words.begin(), words.end());
-    const CliResult r = train(all);
-    EXPECT_EQ(r.code, 1) << said;
-    EXPECT_NE(r.err.find(said), std::string::npos) << said << "\n" << r.err;
-    EXPECT_EQ(r.err.find("build of wick"), std::string::npos) << r.err;
-  }
-}
-
-// Weights that were replaced in the same folder would silently end in other bits.
-TEST_F(Loop, ResumingOnOtherWeightsIsAChange) {
-  ASSERT_EQ(train({"--epochs", "2"}).code, 0);
-  const std::string file = folder_.path("model/model.safetensors");
-  std::string bytes = read_file(file);
-  for (size_t at = bytes.size() / 2; at < bytes.size(); at += 4) bytes[at] ^= 1;
-  write_file(file, bytes);
-  const CliResult r = train({"--epochs", "2", "--resume"});
-  EXPECT_EQ(r.code, 1);
-  EXPECT_NE(r.err.find("weights: was"), std::string::npos) << r.err;
-}
-
-// The reference of DPO is the state before the first update, which is computed again.
-TEST_F(Loop, ResumingKeepsTheStartOfItsReference) {
-  const std::string pairs =
-      folder_.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n");
-  auto run = [&](const std::string& out, std::vector<std::string> more,
-                 const OnOutput& on_output = {}) {
-    std::vector<std::string> words = {"train",
-                                      "--model",
-                                      folder_.path("model"),
-                                      "--data",
-                                      pairs,
-                                      "--loss",
-                                      "dpo",
-                                      "--date",
-                                      "2026-01-02",
-                                      "--json",
-                                      "--adapter-path",
-                                      folder_.path(out),
-                                      "--steps-per-report",
-                                      "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return wick(words, {}, on_output);
-  };
-  for (const char* seed : {"1", "2"})
-    ASSERT_EQ(run(cat("start", seed), {"--epochs", "20", "--rank", "4", "--seed", seed}).code, 0);
-  const std::vector<std::string> from = {"--epochs", "400", "--init-adapter",
-                                         folder_.path("start1")};
-  ASSERT_EQ(run("whole", from).code, 0);
-  bool sent = false;
-  const CliResult cut = run("cut", from, [&](const std::string& out, int pid) {
-    if (!sent && out.find("\"step\"") != std::string::npos) sent = kill(pid, SIGINT) == 0;
-  });
-  ASSERT_EQ(cut.code, 130) << cut.err;
-  std::vector<std::string> again = from;
-  again.push_back("--resume");
-  std::vector<std::string> other = again;
-  other[3] = folder_.path("start2");
-  const CliResult refused = run("cut", other);
-  EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.err.find("init_adapter: was"), std::string::npos) << refused.err;
-  const CliResult resumed = run("cut", again);
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_EQ(contents(folder_.path("cut/adapter_model.safetensors")),
-            contents(folder_.path("whole/adapter_model.safetensors")));
 }
 
 // A device in the place of a file is written to, and never replaced by one.
