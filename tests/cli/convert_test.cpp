@@ -2,7 +2,9 @@
 // --quantize and convert on a tiny model.
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "cli/cli.h"
+#include "cli/tensors.h"
 
 namespace wick::test {
 namespace {
@@ -70,6 +72,31 @@ TEST_F(Convert, DequantizedNumbersAreTheSame) {
   // What was quantised stays as it was.
   convert({"--model", back, "--quantize", "4", "--save-path", again});
   EXPECT_EQ(loss({"--model", again, "--dtype", "f32"}), loss({"--model", codes, "--dtype", "f32"}));
+}
+
+// PEFT saves the table beside a pair on it. Its codes are the same table; another one is not.
+TEST_F(Convert, ATableBesideAnAdapterMeetsItsCodes) {
+  const std::string adapter = folder_.path("out"), file = adapter + "/adapter_model.safetensors";
+  ASSERT_EQ(wick({"train", "--model", model_, "--data", data_, "--adapter-path", adapter,
+                  "--epochs", "1", "--targets", "q_proj,embed_tokens"})
+                .code,
+            0);
+  const std::string model = contents(model_ + "/model.safetensors"), before = contents(file);
+  const std::string table = "base_model.model.model.embed_tokens.base_layer.weight";
+  for (const char* bits : {"8", "4"}) {
+    const std::string codes = folder_.path(std::string("q") + bits);
+    convert({"--model", model_, "--quantize", bits, "--save-path", codes});
+    write_file(file, with_copy(before, model, "model.embed_tokens.weight", table));
+    EXPECT_EQ(
+        loss({"--model", codes, "--adapter-path", adapter, "--dtype", "f32"}),
+        loss({"--model", model_, "--quantize", bits, "--adapter-path", adapter, "--dtype", "f32"}));
+    // A first number of 2^127 or so.
+    write_file(file, with_copy(before, model, "model.embed_tokens.weight", table, 0x40));
+    const CliResult other =
+        wick({"eval", "--data", data_, "--model", codes, "--adapter-path", adapter});
+    EXPECT_EQ(other.code, 1);
+    EXPECT_NE(other.err.find("is not the model's own: row 0"), std::string::npos) << other.err;
+  }
 }
 
 // What a code has lost does not come back, and a second code loses more.
