@@ -52,7 +52,7 @@ Value from_json(const Json& json, int32_t message, int depth = 0) {
       auto dict = std::make_shared<Dict>();
       dict->message = message;
       for (const auto& [key, item] : json.items())
-        dict->set(Value(key), from_json(item, message, depth + 1));
+        dict->set(key, from_json(item, message, depth + 1));
       return Value(std::shared_ptr<const Dict>(std::move(dict)));
     }
     default:
@@ -79,12 +79,12 @@ Value message_value(const Json& json, int32_t index) {
   const Json* reasoning = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"})
     if (!reasoning) reasoning = find_member(json, name);
-  if (reasoning) dict->set(Value("thinking"), from_json(*reasoning, index, 1));
+  if (reasoning) dict->set("thinking", from_json(*reasoning, index, 1));
   for (const auto& [key, item] : json.items())
-    dict->set(Value(key), key == "role" && item.is_string()
-                              ? role_value(item.get_ref<const std::string&>(), index)
-                              : from_json(item, index, 1));
-  if (reasoning) dict->set(Value("reasoning_content"), from_json(*reasoning, index, 1));
+    dict->set(key, key == "role" && item.is_string()
+                       ? role_value(item.get_ref<const std::string&>(), index)
+                       : from_json(item, index, 1));
+  if (reasoning) dict->set("reasoning_content", from_json(*reasoning, index, 1));
   return Value(std::shared_ptr<const Dict>(std::move(dict)));
 }
 

@@ -299,7 +299,7 @@ Value Evaluator::call_macro(const Statement& s, const FramePtr& definition,
   }
   if (s.uses_kwargs) {
     auto rest = std::make_shared<Dict>();
-    for (auto& [name, value] : named) rest->set(Value(name), value);
+    for (auto& [name, value] : named) rest->set(name, value);
     frame->set("kwargs", dict(rest));
   } else if (!named.empty()) {
     raise("macro '", s.name, "' takes no keyword argument '", named[0].first, "'");

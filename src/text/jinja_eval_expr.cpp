@@ -102,6 +102,8 @@ Value Evaluator::evaluate(const Expr& e, const FramePtr& frame) {
       for (const ExprPtr& child : e.children) {
         text.append(to_str(evaluate(*child, frame)));
         text.markup = false;
+        if (text.text.size() > Budget::kMaxText)
+          raise("a string is longer than ", Budget::kMaxText, " bytes");
       }
       return string(std::move(text));
     }
@@ -148,7 +150,7 @@ Value Evaluator::evaluate_container(const Expr& e, const FramePtr& frame) {
   for (size_t i = 0; i + 1 < e.children.size(); i += 2) {
     Value key = evaluate(*e.children[i], frame);
     if (!hashable(key)) raise("unhashable type: '", type_name(key), "'");
-    made->set(std::move(key), evaluate(*e.children[i + 1], frame));
+    made->set(std::move(key), evaluate(*e.children[i + 1], frame), budget);
   }
   return dict(made);
 }
@@ -278,6 +280,7 @@ std::optional<Value> Evaluator::macro_property(const Callable& function, std::st
 }
 
 Value Evaluator::attribute(const Value& object, const std::string& name) {
+  budget.step(name.size() / 8);  // what is not there is quoted, which takes some time
   if (object.is_undefined()) use_undefined(object);
   if (Method method = find_method(object, name)) return Value(bind(object, name, method));
   if (is_mutator(object, name)) return unsafe(object, name);
@@ -306,7 +309,7 @@ Value Evaluator::item(const Value& object, const Value& key) {
   if (object.is_undefined()) use_undefined(object);
   if (object.is_dict()) {
     if (hashable(key))
-      if (const Value* found = object.dict().find(key)) return *found;
+      if (const Value* found = object.dict().find(key, budget)) return *found;
   } else if (key.is_int()) {
     int64_t i = key.as_int();
     auto in_range = [&](int64_t n) {
@@ -330,9 +333,13 @@ Value Evaluator::item(const Value& object, const Value& key) {
       if (in_range((*range)->size())) return Value((*range)->at(i));
     }
   }
-  if (!key.is_string())
-    return make_undefined(cat(object_repr(object), " has no element ", repr(key)));
+  if (!key.is_string()) {
+    const std::string shown = repr(key);
+    budget.step(shown.size() / Budget::kBytesPerStep);
+    return make_undefined(cat(object_repr(object), " has no element ", shown));
+  }
   if (object.is_dict()) {
+    budget.step(key.text().size() / Budget::kBytesPerStep);
     if (Method method = find_method(object, key.text()))
       return Value(bind(object, key.text(), method));
     if (is_mutator(object, key.text())) return unsafe(object, key.text());

@@ -11,7 +11,11 @@
 namespace wick::jinja {
 namespace {
 
-Value ignore_case(const Value& v) { return v.is_string() ? Value(to_lower(v.text())) : v; }
+Value ignore_case(Evaluator& e, const Value& v) {
+  if (!v.is_string()) return v;
+  e.budget.step(v.text().size() * 4 / Budget::kBytesPerStep);
+  return Value(to_lower(v.text()));
+}
 
 // Walks "a.b.0" from a value; a number alone is an index.
 class Getter {
@@ -24,6 +28,7 @@ class Getter {
       return;
     }
     const std::string& text = attribute->text();
+    e.budget.step(text.size());
     size_t begin = 0;
     while (true) {
       size_t dot = std::min(text.find('.', begin), text.size());
@@ -73,6 +78,7 @@ Value fallback(Evaluator&, const Value& v, const Arguments& a) {
 Value join(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "join", {"d", "attribute"}, 0);
   Str separator = b.has(0) ? to_str(b[0]) : Str();
+  e.budget.bytes(separator.text.size());
   Getter get(e, b.none(1) ? nullptr : &b[1]);
   Str out;
   bool first = true;
@@ -115,7 +121,7 @@ Value dictsort(Evaluator& e, const Value& v, const Arguments& a) {
   std::vector<Value> keys;
   for (const Value& entry : entries) {
     const Value& key = entry.list().items[by == "key" ? 0 : 1];
-    keys.push_back(b.boolean(0, false) ? key : ignore_case(key));
+    keys.push_back(b.boolean(0, false) ? key : ignore_case(e, key));
   }
   sort_by(e, entries, keys, b.boolean(2, false));
   return e.list(std::move(entries));
@@ -127,6 +133,7 @@ Value sort(Evaluator& e, const Value& v, const Arguments& a) {
   std::vector<Getter> getters;
   if (!b.none(2) && b[2].is_string()) {
     const std::string& text = b[2].text();
+    e.budget.step(text.size());
     for (size_t begin = 0; begin <= text.size();) {
       size_t comma = std::min(text.find(',', begin), text.size());
       Value part(text.substr(begin, comma - begin));
@@ -141,7 +148,7 @@ Value sort(Evaluator& e, const Value& v, const Arguments& a) {
     std::vector<Value> key;
     for (const Getter& get : getters) {
       Value part = get(item);
-      key.push_back(exact ? part : ignore_case(part));
+      key.push_back(exact ? part : ignore_case(e, part));
     }
     keys.push_back(e.list(std::move(key)));
   }
@@ -157,11 +164,11 @@ Value unique(Evaluator& e, const Value& v, const Arguments& a) {
   Dict seen;
   for (const Value& item : e.iterate(v)) {
     Value key = get(item);
-    if (!exact) key = ignore_case(key);
+    if (!exact) key = ignore_case(e, key);
     if (!hashable(key)) raise("unhashable type: '", type_name(key), "'");
-    e.budget.step(key.is_string() ? 1 : 1 + seen.entries.size());
-    if (seen.find(key)) continue;
-    seen.set(key, Value());
+    e.budget.step();
+    if (seen.find(key, e.budget)) continue;
+    seen.set(key, Value(), e.budget);
     out.push_back(item);
   }
   return e.generator(std::move(out));
@@ -177,7 +184,7 @@ Value extreme(Evaluator& e, const Value& v, const Arguments& a, bool largest) {
   Value best_key;
   for (size_t i = 0; i < all.size(); ++i) {
     Value key = get(all[i]);
-    if (!exact) key = ignore_case(key);
+    if (!exact) key = ignore_case(e, key);
     if (i == 0 || (largest ? less(e, best_key, key) : less(e, key, best_key))) {
       best = i;
       best_key = key;
@@ -248,6 +255,7 @@ Value slices(Evaluator& e, const Value& v, const Arguments& a) {
   int64_t count = b.integer(0, 1);
   std::vector<Value> all = e.iterate(v), out;
   if (count == 0) raise("integer division or modulo by zero");
+  if (count > 0) e.budget.step(static_cast<size_t>(count));
   int64_t n = static_cast<int64_t>(all.size());
   int64_t per = count > 0 ? n / count : 0, extra = count > 0 ? n % count : 0, pos = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -256,7 +264,6 @@ Value slices(Evaluator& e, const Value& v, const Arguments& a) {
     pos += size;
     if (!b.none(1) && i >= extra) part.push_back(b[1]);
     out.push_back(e.list(std::move(part)));
-    e.budget.step();
   }
   return e.generator(std::move(out));
 }
@@ -266,7 +273,7 @@ Value groupby(Evaluator& e, const Value& v, const Arguments& a) {
   Getter get(e, &b[0], b.none(1) ? nullptr : &b[1]);
   bool exact = b.boolean(2, false);
   std::vector<Value> all = e.iterate(v), keys, out;
-  auto key_of = [&](const Value& item) { return exact ? get(item) : ignore_case(get(item)); };
+  auto key_of = [&](const Value& item) { return exact ? get(item) : ignore_case(e, get(item)); };
   for (const Value& item : all) keys.push_back(key_of(item));
   sort_by(e, all, keys, false);
   for (size_t i = 0; i < all.size();) {

@@ -12,10 +12,11 @@
 namespace wick::jinja {
 namespace {
 
+Value text_of(Evaluator& e, const Value& v) { return v.is_string() ? v : e.string(to_str(v)); }
+
 // soft_str(value).method(…): jinja2's string filters work on what a value prints as.
 Value through(Evaluator& e, const Value& v, const char* method, const Arguments& a) {
-  Value text = v.is_string() ? v : Value(to_str(v));
-  return find_string_method(method)(e, text, a);
+  return find_string_method(method)(e, text_of(e, v), a);
 }
 
 template <std::string (*Convert)(std::string_view)>
@@ -53,14 +54,14 @@ Value trim(Evaluator& e, const Value& v, const Arguments& a) { return through(e,
 Value replace(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "replace", {"old", "new", "count"}, 2);
   Arguments given;
-  given.positional = {Value(to_str(b[0])), Value(to_str(b[1]))};
+  given.positional = {text_of(e, b[0]), text_of(e, b[1])};
   if (!b.none(2)) given.positional.push_back(b[2]);
   return through(e, v, "replace", given);
 }
 
-Value string(Evaluator&, const Value& v, const Arguments& a) {
+Value string(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "string", {}, 0);
-  return v.is_string() ? v : Value(to_str(v));
+  return text_of(e, v);
 }
 
 Value safe(Evaluator& e, const Value& v, const Arguments& a) {
@@ -201,7 +202,7 @@ Value format(Evaluator& e, const Value& v, const Arguments& a) {
   if (!a.positional.empty())
     raise("can't handle positional and keyword arguments at the same time");
   auto values = std::make_shared<Dict>();
-  for (const auto& [name, value] : a.named) values->set(Value(name), value);
+  for (const auto& [name, value] : a.named) values->set(name, value);
   return printf_format(e, text, e.dict(values));
 }
 
@@ -295,12 +296,13 @@ bool parse_float(const std::string& text, double& out) {
   return end == lower.c_str() + lower.size() && end != begin;
 }
 
-Value to_int(Evaluator&, const Value& v, const Arguments& a) {
+Value to_int(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "int", {"default", "base"}, 0);
   Value fallback = b.get(0, Value(0));
   if (v.is_undefined()) raise(v.undefined().message);
   double d = 0;
   if (v.is_string()) {
+    e.budget.step(v.text().size());
     int64_t i = 0;
     if (parse_integer(v.text(), static_cast<int>(b.integer(1, 10)), i)) return Value(i);
     if (!parse_float(v.text(), d)) return fallback;
@@ -317,11 +319,12 @@ Value to_int(Evaluator&, const Value& v, const Arguments& a) {
   return Value(static_cast<int64_t>(d));
 }
 
-Value to_float(Evaluator&, const Value& v, const Arguments& a) {
+Value to_float(Evaluator& e, const Value& v, const Arguments& a) {
   Bound b(a, "float", {"default"}, 0);
   if (v.is_undefined()) raise(v.undefined().message);
   double d = 0;
   if (v.is_number()) return Value(v.as_float());
+  if (v.is_string()) e.budget.step(v.text().size());
   if (v.is_string() && parse_float(v.text(), d)) return Value(d);
   return b.get(0, Value(0.0));
 }

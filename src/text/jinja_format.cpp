@@ -176,16 +176,23 @@ std::string format_value(const Value& value, std::string_view text) {
   raise("unsupported format string passed to ", type_name(value), ".__format__");
 }
 
-Value finish(Evaluator& e, const Str& format, std::vector<Str> pieces) {
-  Str out;
-  for (Str& piece : pieces) {
-    out.append(piece);
-    if (out.text.size() > Budget::kMaxText)
+// What a format makes, piece by piece.
+class Formatted {
+ public:
+  Formatted(Evaluator& e, const Str& format) : e_(e) { out_.markup = format.markup; }
+
+  void add(const Str& piece) {
+    e_.budget.bytes(piece.text.size() + piece.runs.size() * sizeof(Run));
+    out_.append(piece);
+    if (out_.text.size() > Budget::kMaxText)
       raise("a string is longer than ", Budget::kMaxText, " bytes");
   }
-  out.markup = format.markup;
-  return e.string(std::move(out));
-}
+  Value value() { return e_.string(std::move(out_)); }
+
+ private:
+  Evaluator& e_;
+  Str out_;
+};
 
 // What % formatting makes of one value. `spec` has its flags, width and precision.
 Str percent_text(const Value& value, const Spec& spec, char type) {
@@ -251,19 +258,20 @@ Str percent_piece(const Value& value, Spec spec, char type) {
 // Reads a format from left to right; values are taken in their order, or by key.
 class PercentFormat {
  public:
-  PercentFormat(const std::string& format, const Value& values) : f_(format), values_(values) {}
+  PercentFormat(Evaluator& e, const Str& format, const Value& values)
+      : e_(e), format_(format), f_(format.text), values_(values) {}
 
-  std::vector<Str> pieces() {
-    std::vector<Str> pieces;
+  Value value() {
+    Formatted out(e_, format_);
     for (size_t literal = 0;; literal = pos_) {
       pos_ = f_.find('%', literal);
-      pieces.emplace_back(f_.substr(literal, pos_ - literal));
+      out.add(Str(f_.substr(literal, pos_ - literal)));
       if (pos_ == std::string::npos) break;
       ++pos_;
-      pieces.push_back(conversion());
+      out.add(conversion());
     }
     if (leftover()) raise("not all arguments converted during string formatting");
-    return pieces;
+    return out.value();
   }
 
  private:
@@ -289,7 +297,7 @@ class PercentFormat {
     if (close == std::string::npos) raise("incomplete format key");
     if (!values_.is_dict()) raise("format requires a mapping");
     const Value key(f_.substr(pos_ + 1, close - pos_ - 1));
-    const Value* found = values_.dict().find(key);
+    const Value* found = values_.dict().find(key, e_.budget);
     if (!found) raise("KeyError: ", repr(key));
     mapping_ = true;
     pos_ = close + 1;
@@ -339,6 +347,8 @@ class PercentFormat {
            !values_.is_undefined();
   }
 
+  Evaluator& e_;
+  const Str& format_;
   const std::string& f_;
   const Value& values_;
   size_t pos_ = 0, taken_ = 0;
@@ -349,13 +359,13 @@ class PercentFormat {
 
 Value printf_format(Evaluator& e, const Str& format, const Value& values) {
   e.budget.bytes(format.text.size());
-  return finish(e, format, PercentFormat(format.text, values).pieces());
+  return PercentFormat(e, format, values).value();
 }
 
 Value brace_format(Evaluator& e, const Str& format, const Arguments& arguments) {
   const std::string& f = format.text;
   e.budget.bytes(f.size());
-  std::vector<Str> pieces;
+  Formatted out(e, format);
   size_t automatic = 0;
   auto positional = [&](size_t i) {
     if (i >= arguments.positional.size())
@@ -400,10 +410,10 @@ Value brace_format(Evaluator& e, const Str& format, const Arguments& arguments) 
   };
   for (size_t pos = 0; pos < f.size();) {
     size_t brace = std::min(f.find_first_of("{}", pos), f.size());
-    if (brace > pos) pieces.emplace_back(f.substr(pos, brace - pos));
+    if (brace > pos) out.add(Str(f.substr(pos, brace - pos)));
     if (brace == f.size()) break;
     if (brace + 1 < f.size() && f[brace + 1] == f[brace]) {
-      pieces.emplace_back(std::string(1, f[brace]));
+      out.add(Str(std::string(1, f[brace])));
       pos = brace + 2;
       continue;
     }
@@ -430,12 +440,12 @@ Value brace_format(Evaluator& e, const Str& format, const Arguments& arguments) 
     else if (!conversion.empty())
       raise("Unknown conversion specifier ", conversion);
     if (spec.empty())
-      pieces.push_back(to_str(value));
+      out.add(to_str(value));
     else
-      pieces.emplace_back(format_value(value, spec), message_of(value));
+      out.add(Str(format_value(value, spec), message_of(value)));
     pos = end + 1;
   }
-  return finish(e, format, std::move(pieces));
+  return out.value();
 }
 
 }  // namespace wick::jinja

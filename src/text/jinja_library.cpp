@@ -31,10 +31,10 @@ Value view(Evaluator& e, const Value& self, const Arguments& a, List::Kind kind)
   return e.list(std::move(items), kind);
 }
 
-Value dict_get(Evaluator&, const Value& self, const Arguments& a) {
+Value dict_get(Evaluator& e, const Value& self, const Arguments& a) {
   Bound b(a, "get", {"key", "default"}, 1);
   if (!hashable(b[0])) raise("unhashable type: '", type_name(b[0]), "'");
-  const Value* found = self.dict().find(b[0]);
+  const Value* found = self.dict().find(b[0], e.budget);
   return found ? *found : b.get(1, Value());
 }
 
@@ -146,7 +146,7 @@ Value global_dict(Evaluator& e, const Value&, const Arguments& a) {
   auto made = std::make_shared<Dict>();
   if (!a.positional.empty() && a.positional[0].is_dict())
     made->message = a.positional[0].dict().message;
-  for (auto& [key, value] : pairs(e, a, "dict")) made->set(key, value);
+  for (auto& [key, value] : pairs(e, a, "dict")) made->set(key, value, e.budget);
   return e.dict(made);
 }
 

@@ -5,6 +5,7 @@
 
 #include "text/jinja_eval.h"
 #include "text/jinja_library.h"
+#include "text/jinja_search.h"
 #include "text/jinja_unicode.h"
 
 namespace wick::jinja {
@@ -271,12 +272,11 @@ bool contains(Evaluator& e, const Value& container, const Value& item) {
   if (container.is_string()) {
     if (item.is_undefined() || !item.is_string())
       raise("'in <string>' requires string as left operand, not ", type_name(item));
-    e.budget.bytes(container.text().size());
-    return container.text().find(item.text()) != std::string::npos;
+    return Search(e.budget, container.text(), item.text()).first() != std::string::npos;
   }
   if (container.is_dict()) {
     if (!hashable(item)) raise("unhashable type: '", type_name(item), "'");
-    return container.dict().find(item) != nullptr;
+    return container.dict().find(item, e.budget) != nullptr;
   }
   if (container.is_sequence()) {
     for (const Value& v : container.list().items)

@@ -5,6 +5,7 @@
 
 #include "text/jinja_eval.h"
 #include "text/jinja_library.h"
+#include "text/jinja_search.h"
 #include "text/jinja_unicode.h"
 
 namespace wick::jinja {
@@ -26,24 +27,17 @@ Value strip(Evaluator& e, const Value& self, const Arguments& a, const char* nam
 std::vector<Value> split_at(Evaluator& e, const Str& s, const std::string& separator, int64_t max,
                             bool from_right) {
   if (separator.empty()) raise("empty separator");
-  e.budget.bytes(s.text.size());
+  Search search(e.budget, s.text, separator);
   std::vector<size_t> cuts;
-  if (!from_right) {
-    for (size_t pos = s.text.find(separator);
-         pos != std::string::npos && (max < 0 || static_cast<int64_t>(cuts.size()) < max);
-         pos = s.text.find(separator, pos + separator.size()))
-      cuts.push_back(pos);
-  } else {
-    size_t end = s.text.size();
-    while (end >= separator.size() && (max < 0 || static_cast<int64_t>(cuts.size()) < max)) {
-      size_t pos = s.text.rfind(separator, end - separator.size());
-      if (pos == std::string::npos) break;
-      cuts.push_back(pos);
-      end = pos;
-    }
-    std::reverse(cuts.begin(), cuts.end());
+  for (size_t at = from_right ? s.text.size() : 0;
+       max < 0 || static_cast<int64_t>(cuts.size()) < max;) {
+    const size_t pos = from_right ? search.last(at) : search.first(at);
+    if (pos == std::string::npos) break;
+    e.budget.step();
+    cuts.push_back(pos);
+    at = from_right ? pos : pos + separator.size();
   }
-  e.budget.step(cuts.size());
+  if (from_right) std::reverse(cuts.begin(), cuts.end());
   std::vector<Value> out;
   size_t begin = 0;
   for (size_t cut : cuts) {
@@ -142,7 +136,8 @@ Value find(Evaluator& e, const Value& self, const Arguments& a, const char* name
   e.budget.bytes(s.text.size());
   Window w = window(s, b);
   const std::string& wanted = b.string(0).text;
-  size_t pos = !w.valid ? std::string::npos : right ? w.text.rfind(wanted) : w.text.find(wanted);
+  Search search(e.budget, w.text, wanted);
+  size_t pos = !w.valid ? std::string::npos : right ? search.last(w.text.size()) : search.first();
   if (pos == std::string::npos) {
     if (must) raise("substring not found");
     return Value(-1);
@@ -158,8 +153,9 @@ Value count(Evaluator& e, const Value& self, const Arguments& a) {
   if (!w.valid) return Value(0);
   if (wanted.empty()) return Value(code_point_count(w.text) + 1);
   int64_t n = 0;
-  for (size_t pos = w.text.find(wanted); pos != std::string::npos;
-       pos = w.text.find(wanted, pos + wanted.size()))
+  Search search(e.budget, w.text, wanted);
+  for (size_t pos = search.first(); pos != std::string::npos;
+       pos = search.first(pos + wanted.size()))
     ++n;
   return Value(n);
 }
@@ -173,6 +169,7 @@ Value edge(Evaluator& e, const Value& self, const Arguments& a, const char* name
       raise(name, " first arg must be str or a tuple of str, not ", type_name(wanted));
     const std::string& t = wanted.text();
     if (!w.valid || t.size() > w.text.size()) return false;
+    e.budget.bytes(t.size());
     return w.text.substr(start ? 0 : w.text.size() - t.size(), t.size()) == t;
   };
   if (!b[0].is_tuple()) return Value(matches(b[0]));
@@ -207,14 +204,15 @@ Value replace(Evaluator& e, const Value& self, const Arguments& a) {
     out.append(s.substr(begin, s.text.size()));
     return e.string(std::move(out));
   }
-  size_t pos = s.text.find(old.text);
+  Search search(e.budget, s.text, old.text);
+  size_t pos = search.first();
   if (pos == std::string::npos || limit == 0) return self;
   for (int64_t n = 0; pos != std::string::npos && (limit < 0 || n < limit); ++n) {
     out.append(s.substr(begin, pos));
     out.append(with);
     grow();
     begin = pos + old.text.size();
-    pos = s.text.find(old.text, begin);
+    pos = search.first(begin);
   }
   out.append(s.substr(begin, s.text.size()));
   return e.string(std::move(out));
@@ -272,6 +270,7 @@ Value zfill(Evaluator& e, const Value& self, const Arguments& a) {
   if (static_cast<size_t>(missing) > Budget::kMaxText)
     raise("a string is longer than ", Budget::kMaxText, " bytes");
   const std::string& s = self.text();
+  e.budget.bytes(s.size() + static_cast<size_t>(missing));
   size_t sign = !s.empty() && (s[0] == '-' || s[0] == '+') ? 1 : 0;
   return derive(self.str(), s.substr(0, sign) + std::string(static_cast<size_t>(missing), '0') +
                                 s.substr(sign));
@@ -281,8 +280,8 @@ Value partition(Evaluator& e, const Value& self, const Arguments& a, bool right)
   Bound b(a, "partition", {"sep"}, 1);
   const Str &s = self.str(), &sep = b.string(0);
   if (sep.text.empty()) raise("empty separator");
-  e.budget.bytes(s.text.size());
-  size_t pos = right ? s.text.rfind(sep.text) : s.text.find(sep.text);
+  Search search(e.budget, s.text, sep.text);
+  size_t pos = right ? search.last(s.text.size()) : search.first();
   std::vector<Value> out;
   if (pos == std::string::npos) {
     if (right)
@@ -301,6 +300,7 @@ Value remove_edge(Evaluator& e, const Value& self, const Arguments& a, bool pref
   const Str &s = self.str(), &affix = b.string(0);
   size_t n = affix.text.size();
   if (n > s.text.size()) return self;
+  e.budget.bytes(n);
   if (prefix)
     return s.text.compare(0, n, affix.text) == 0 ? e.string(s.substr(n, s.text.size())) : self;
   size_t rest = s.text.size() - n;

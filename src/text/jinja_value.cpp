@@ -43,13 +43,13 @@ Str Str::substr(size_t begin, size_t end) const {
   Str out;
   out.text = text.substr(begin, end - begin);
   out.markup = markup;
-  size_t start = 0;
-  for (Run run : runs) {
-    size_t from = std::max(start, begin), to = std::min(run.end, end);
-    start = run.end;
-    if (from >= to) continue;
-    run.end = to - begin;
-    out.runs.push_back(run);
+  // A search, because a string of many runs is cut into many pieces.
+  auto run = std::upper_bound(runs.begin(), runs.end(), begin,
+                              [](size_t at, const Run& r) { return at < r.end; });
+  for (size_t from = begin; from < end && run != runs.end(); ++run) {
+    out.runs.push_back(*run);
+    out.runs.back().end = std::min(run->end, end) - begin;
+    from = run->end;
   }
   return out;
 }
@@ -75,17 +75,29 @@ const Value* Dict::find(std::string_view key) const {
   return nullptr;
 }
 
-const Value* Dict::find(const Value& key) const {
-  if (key.is_string()) return find(std::string_view(key.text()));
-  Budget budget;
+const Value* Dict::find(const Value& key, Budget& budget) const {
+  if (key.is_string()) {
+    budget.step(key.text().size() * std::min(entries.size(), kIndexFrom) / Budget::kBytesPerStep);
+    return find(std::string_view(key.text()));
+  }
   for (const auto& [k, v] : entries)
     if (equal(k, key, budget)) return &v;
   return nullptr;
 }
 
-void Dict::set(Value key, Value value) {
+void Dict::set(Value key, Value value, Budget& budget) {
+  const Value* old = find(key, budget);
+  put(old, std::move(key), std::move(value));
+}
+
+void Dict::set(std::string key, Value value) {
+  const Value* old = find(std::string_view(key));
+  put(old, Value(std::move(key)), std::move(value));
+}
+
+void Dict::put(const Value* old, Value key, Value value) {
   depth = std::max(depth, 1 + std::max(depth_of(key), depth_of(value)));
-  if (const Value* old = find(key)) {
+  if (old) {
     *const_cast<Value*>(old) = std::move(value);
     return;
   }
@@ -259,7 +271,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     if (&x == &y) return true;
     if (x.entries.size() != y.entries.size()) return false;
     for (const auto& [k, v] : x.entries) {
-      const Value* other = y.find(k);
+      const Value* other = y.find(k, budget);
       if (!other || !equal(v, *other, budget)) return false;
     }
     return true;

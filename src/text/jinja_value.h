@@ -48,6 +48,7 @@ struct Str {
   int32_t data_message() const;                // the first message that any byte came from, or -1
 };
 
+struct Budget;
 struct List;
 struct Dict;
 struct Range;
@@ -133,11 +134,14 @@ struct Dict {
   bool is_message = false;                       // an element of `messages` itself
   std::vector<std::pair<Value, Value>> entries;  // in order of insertion
 
-  const Value* find(const Value& key) const;
+  const Value* find(const Value& key, Budget& budget) const;
   const Value* find(std::string_view key) const;
-  void set(Value key, Value value);  // only while it is being built
+  // Only while it is being built.
+  void set(Value key, Value value, Budget& budget);
+  void set(std::string key, Value value);
 
  private:
+  void put(const Value* old, Value key, Value value);
   std::unordered_map<std::string, size_t> index_;  // of string keys
 };
 

@@ -353,6 +353,10 @@ TEST(JinjaBounds, HostileTemplatesEndInErrors) {
       "{{ '%99999999d' % 1 }}",
       "{{ '{:99999999}'.format(1) }}",
       "{{ ('x' * 60000000).replace('x', 'yyyyyyyyyyyy') }}",
+      "{% set s = '%' * 20000000 %}{{ (s % ()) | length }}",
+      "{{ ('{' * 60000000).format() | length }}",
+      "{{ [1] | slice(10 ** 9) | list | length }}",
+      "{% set s = 'a' * 60000000 %}{{ s ~ s ~ s ~ s }}",
       chain + " }}",
       parens,
       nots + "1 }}",
@@ -365,6 +369,42 @@ TEST(JinjaBounds, HostileTemplatesEndInErrors) {
     auto spent = std::chrono::steady_clock::now() - start;
     EXPECT_LT(std::chrono::duration<double>(spent).count(), 20.0);
   }
+}
+
+// Each of these touches the bytes of a long text again and again.
+TEST(JinjaBounds, EveryByteOfAStringIsCharged) {
+  const std::string long_text = "{% set s = 'a' * 3000000 %}";
+  const std::string wanted = long_text + "{% set w = 'a' * 1500000 ~ 'b' %}";
+  std::vector<std::string> templates;
+  for (const char* once :
+       {"s.find(w)", "s.rfind(w)", "w in s", "s.count(w)", "s.split(w)", "s.rsplit(w)",
+        "s.replace(w, '')", "s.partition(w)", "s.rpartition(w)", "s.index(w)"})
+    templates.push_back(wanted + "{{ " + once + " }}");
+  for (const char* each :
+       {"s.startswith(s)", "s.endswith(s)", "s.removeprefix(s)", "s | int", "s | float",
+        "{s: 1, t: 2}", "d[t]", "d.get(t)", "t in d", "d == c", "dict([(s, 1), (t, 2)])",
+        "s is sameas(t)", "[] | join(s)", "1 | attr(s)"})
+    templates.push_back(long_text +
+                        "{% set t = 'a' * 3000000 %}{% set d = {s: 1} %}{% set c = {t: 1} %}"
+                        "{% for i in range(100000) %}{% set x = " +
+                        each + " %}{% endfor %}");
+  templates.push_back(long_text + "{{ dict(range(99998) | batch(2)) | length }}");
+  for (const std::string& source : templates) {
+    SCOPED_TRACE(source.substr(long_text.size()));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_NE(error_of([&] { render(source); }).find("steps"), std::string::npos);
+    const auto spent = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(std::chrono::duration<double>(spent).count(), 20.0);
+  }
+}
+
+TEST(JinjaBounds, LongTextsOfMessagesAreSearched) {
+  EXPECT_EQ(render("{% set s = 'abc ' * 500000 ~ 'x' %}{% set w = 'abc ' * 5 ~ 'x' %}"
+                   "{{ w in s }} {{ s.find(w) }} {{ s.rfind('a') }} {{ s.count('bc') }} "
+                   "{{ s.split(' ') | length }} {{ s.rsplit(' ', 1)[1] }} {{ ''.rfind('') }} "
+                   "{{ 'ab'.rfind('') }} {{ s.find('', 3) }}"),
+            "True 1999980 1999996 500000 500001 x 0 2 3");
+  EXPECT_EQ(render("{{ (('a' ~ 'b') * 200000).split('b') | length }}"), "200001");
 }
 
 TEST(JinjaBounds, StateThatRefersToItselfIsLetGo) {
