@@ -26,6 +26,13 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
+// A named pipe, a socket or a device: reading one may never end.
+bool is_special(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
 fs::path environment_path(const char* name) {
   const char* value = std::getenv(name);
   return value && *value ? fs::path(value) : fs::path();
@@ -145,11 +152,13 @@ std::vector<fs::path> companions(const fs::path& folder) {
   std::vector<fs::path> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))
-    if (is_companion(entry.path().filename().string()) && !is_folder(entry.path()))
+    if (is_companion(entry.path().filename().string()) && !is_folder(entry.path()) &&
+        !is_special(entry.path()))
       names.push_back(entry.path().filename());
   if (error) fail(ErrorCode::kIo, folder.string(), ": cannot list this folder: ", error.message());
   for (const auto& entry : fs::directory_iterator(folder / kTemplates, error))
-    if (entry.path().extension() == ".jinja" && !is_folder(entry.path()))
+    if (entry.path().extension() == ".jinja" && !is_folder(entry.path()) &&
+        !is_special(entry.path()))
       names.push_back(kTemplates / entry.path().filename());
   return names;
 }
@@ -182,9 +191,8 @@ void refuse_special_files(const fs::path& folder) {
     const fs::path& path = entry.path();
     if (std::find(std::begin(kRead), std::end(kRead), path.extension()) == std::end(kRead))
       continue;
-    const fs::file_status status = fs::status(path, error);
-    const fs::file_type type = status.type();
-    if (!fs::exists(status) || fs::is_regular_file(status) || fs::is_directory(status)) continue;
+    if (!is_special(path)) continue;
+    const fs::file_type type = fs::status(path, error).type();
     fail(ErrorCode::kInvalidArgument, path.string(), ": is ",
          type == fs::file_type::fifo     ? "a named pipe"
          : type == fs::file_type::socket ? "a socket"

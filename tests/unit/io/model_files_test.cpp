@@ -71,6 +71,19 @@ TEST(ModelFolder, DoesNotWaitForAPipe) {
   }
 }
 
+TEST(ModelFolder, CopiesNoPipe) {
+  TemporaryFolder from("pipes_from"), to("pipes_to");
+  from.write("additional_chat_templates/a.jinja", "a");
+  from.write("a_licence", "words");
+  std::filesystem::create_symlink("a_licence", from / "LICENSE");
+  for (const char* name : {"NOTICE", "merges.txt", "additional_chat_templates/b.jinja"})
+    ASSERT_EQ(::mkfifo((from / name).c_str(), 0600), 0);
+  copy_model_files(from.path(), to.path());
+  EXPECT_EQ(files_of_model(to.path()),
+            (std::vector<std::filesystem::path>{"LICENSE", "additional_chat_templates/a.jinja"}));
+  EXPECT_EQ(read_file(to / "LICENSE"), "words");
+}
+
 TEST(ModelFolder, FindsHubNamesInTheCache) {
   TemporaryFolder cache("hub");
   Environment variable("HF_HUB_CACHE", cache.path().string());
