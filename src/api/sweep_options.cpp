@@ -68,11 +68,14 @@ void set(TrainOptions& o, const std::string& key, const std::string& value,
   }
 }
 
-// The last part of a path that is a name of its own.
+// The last part of a path, which becomes a folder's name; "." and ".." are none.
 std::string data_name(const std::string& path) {
-  std::filesystem::path p(path);
+  std::error_code none;
+  std::filesystem::path p = std::filesystem::absolute(path, none).lexically_normal();
   if (!p.has_filename()) p = p.parent_path();
-  return p.stem().empty() ? "data" : p.stem().string();
+  // What is behind a dot is a file's kind, but of a folder a part of its name.
+  const std::string name = (std::filesystem::is_directory(p, none) ? p.filename() : p.stem());
+  return name.empty() || name == "." || name == ".." ? "data" : name;
 }
 
 }  // namespace

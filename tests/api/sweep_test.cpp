@@ -312,6 +312,23 @@ TEST_F(SweepTest, WrongAxesAreNamed) {
   EXPECT_NE(message("rank=2,2").find("two adapters would be called rank=2"), std::string::npos);
 }
 
+// An adapter's folder is in that of the sweep, whatever its data is called.
+TEST_F(SweepTest, NamesOfDataSetsAreNamesOfFolders) {
+  std::filesystem::create_directories(root_ / "rows.v1" / "deep");
+  std::filesystem::create_directories(root_ / "rows.v2");
+  auto names = [&](const std::vector<std::string>& data) {
+    std::vector<std::string> all;
+    for (const SweepAdapter& a : expand_sweep(options("x"), {}, data)) all.push_back(a.name);
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  const std::string root = root_.string();
+  EXPECT_EQ(names({root + "/rows.v1", root + "/rows.v2/"}), (Names{"rows.v1", "rows.v2"}));
+  EXPECT_EQ(names({root + "/rows.v1/deep/..", root + "/rows.v2/."}), (Names{"rows.v1", "rows.v2"}));
+  EXPECT_EQ(names({root + "/one.jsonl", root + "/...jsonl"}), (Names{"one", "data"}));
+  for (const std::string& name : names({".", ".."})) EXPECT_NE(name.front(), '.') << name;
+}
+
 // Before the first update nothing is kept; whenever it is, nothing is written.
 TEST_F(SweepTest, GivenUpBeforeTheFirstUpdateNothingIsDone) {
   TrainOptions base = options("given_up");
