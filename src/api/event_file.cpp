@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 
@@ -50,6 +52,23 @@ uint32_t masked_crc(const std::string& bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
+constexpr std::string_view kName = "events.out.tfevents.";
+
+// The largest number behind kName in a folder, else 0.
+int64_t newest_number(const std::filesystem::path& folder) {
+  constexpr int64_t kMost = 9'999'999'999;  // of ten digits, as clocks have them until 2286
+  int64_t newest = 0;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kName)) continue;
+    int64_t number = 0;
+    std::from_chars(name.data() + kName.size(), name.data() + name.size(), number);
+    if (number < kMost) newest = std::max(newest, number);
+  }
+  return newest;
+}
+
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -70,8 +89,11 @@ EventFile::EventFile(const std::filesystem::path& folder, int64_t from_step) {
   make_folder(folder);
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
-  const auto seconds = static_cast<int64_t>(wall_seconds());
-  path_ = folder / cat("events.out.tfevents.", seconds, ".", host, ".", ::getpid(), ".0");
+  auto seconds = static_cast<int64_t>(wall_seconds());
+  // Files are read in the order of their names: what goes on is behind what was, also where the
+  // clock was set back.
+  if (from_step > 0) seconds = std::max(seconds, newest_number(folder) + 1);
+  path_ = folder / cat(kName, seconds, ".", host, ".", ::getpid(), ".0");
   file_.open(path_, std::ios::binary | std::ios::trunc);
   write_event(0, kFileVersion, "brain.Event:2");
   if (from_step > 0) {

@@ -140,6 +140,23 @@ TEST_F(WatchTest, EventsCanBeReadBack) {
   EXPECT_EQ(got.at("300 tokens_per_second"), 1000.0f);
 }
 
+// Files are read in the order of their names.
+TEST_F(WatchTest, EventsGoOnBehindAClockThatWasSetBack) {
+  TrainOptions o;
+  o.tensorboard = path("logs");
+  make_folder(o.tensorboard);
+  const std::string before = o.tensorboard + "/events.out.tfevents.9000000000.host.1.0";
+  write_file(before, "");
+  write_file(o.tensorboard + "/events.out.tfevents.99999999999999.host.1.0", "");
+  write_file(o.tensorboard + "/events.out.tfevents.none", "");
+  Watch watch(o, 5);
+  EXPECT_TRUE(std::filesystem::exists(before));
+  int behind = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(o.tensorboard))
+    behind += entry.path().filename().string().starts_with("events.out.tfevents.9000000001.");
+  EXPECT_EQ(behind, 1);
+}
+
 TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
   TrainOptions o;
   o.tensorboard = path("logs");
