@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run writes, and whether there is room for it.
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "api/report_text.h"
@@ -33,6 +35,27 @@ int64_t replaced_bytes(const fs::path& folder) {
     for (const char* name : {"adapter_model.safetensors", "model.safetensors"})
       bytes += file_bytes(at / name);
   return bytes;
+}
+
+// A folder that is there: this one, or the nearest above it.
+fs::path existing_folder(const fs::path& folder) {
+  std::error_code none;
+  fs::path at = fs::absolute(folder, none);
+  while (!fs::exists(at, none) && at.has_relative_path()) at = at.parent_path();
+  return at;
+}
+
+bool on_one_disk(const fs::path& a, const fs::path& b) {
+  struct stat of_a {
+  }, of_b{};
+  return ::stat(a.c_str(), &of_a) == 0 && ::stat(b.c_str(), &of_b) == 0 &&
+         of_a.st_dev == of_b.st_dev;
+}
+
+// What `room` bytes would hold of kept rows, as an option.
+std::string smaller_prefix(int64_t room) {
+  constexpr int64_t kMega = 1000 * 1000;
+  return room >= kMega ? cat("--prefix-cache-size ", room / kMega, "MB") : "--prefix-cache memory";
 }
 
 }  // namespace
@@ -85,15 +108,30 @@ DiskNeed Trainer::Impl::saved_at_once(const std::function<void(TrainOptions&)>& 
 void Trainer::Impl::check_disk() const {
   const TrainOptions& o = options;
   const int64_t free_bytes = free_disk_bytes(o.adapter_path.c_str());
+  // Kept rows are in a file of their own, of which a part may be there.
+  int64_t rows = 0, rows_there = 0;
+  if (forecast.prefix_on_disk) {
+    const fs::path folder = existing_folder(o.prefix_cache);
+    rows_there = file_bytes(fs::path(o.prefix_cache) / kPrefixFile);
+    rows = std::max<int64_t>(0, forecast.prefix_bytes - rows_there);
+    if (!on_one_disk(folder, o.adapter_path)) {
+      if (const int64_t room = free_disk_bytes(folder.c_str()); room >= 0 && rows > room)
+        fail(ErrorCode::kIo, "--prefix-cache ", o.prefix_cache, ": the disk has ",
+             report::bytes(room), " free and the rows that are kept need ", report::bytes(rows),
+             "; free some space, name a folder on another disk, or use ",
+             smaller_prefix(room + rows_there));
+      rows = 0;
+    }
+  }
   auto bytes_of = [](const DiskNeed& need) {
     return std::max<int64_t>(0, need.kept + need.beside + kSmallFiles - need.replaced);
   };
   const DiskNeed need = saved_at_once();
-  if (free_bytes < 0 || bytes_of(need) <= free_bytes) return;
+  if (free_bytes < 0 || bytes_of(need) + rows <= free_bytes) return;
   std::string fits;
   auto consider = [&](const char* what, bool applies, const auto& change) {
     if (!applies) return;
-    if (const int64_t bytes = bytes_of(saved_at_once(change)); bytes <= free_bytes)
+    if (const int64_t bytes = bytes_of(saved_at_once(change)) + rows; bytes <= free_bytes)
       fits += cat(fits.empty() ? "; " : ", ", what, " takes ", report::bytes(bytes), " and fits");
   };
   const std::string once = cat("--save-every ", forecast.updates, " (one checkpoint, at the end)");
@@ -105,10 +143,13 @@ void Trainer::Impl::check_disk() const {
            [](TrainOptions& c) { c.keep_best = false; });
   consider("--save-dtype bf16", !adapter && o.save_dtype.empty(),
            [](TrainOptions& c) { c.save_dtype = "bf16"; });
+  if (const int64_t room = free_bytes - bytes_of(need); rows > 0 && room >= 0)
+    fits += cat(fits.empty() ? "; " : ", ", smaller_prefix(room + rows_there), " fits");
   fail(ErrorCode::kIo, o.adapter_path, ": the disk has ", report::bytes(free_bytes),
-       " free and the run needs ", report::bytes(bytes_of(need)), ": a checkpoint of ",
+       " free and the run needs ", report::bytes(bytes_of(need) + rows), ": a checkpoint of ",
        report::bytes(need.state), ", a result of ", report::bytes(need.result),
        need.kept > need.state + need.result ? ", the other results that are kept" : "",
+       rows > 0 ? cat(", rows of --prefix-cache of ", report::bytes(rows)) : "",
        need.beside > 0 ? ", and room for a new file beside the one that it replaces" : "", fits,
        "; free some space, or name a folder on another disk");
 }

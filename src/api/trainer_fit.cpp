@@ -395,7 +395,7 @@ void Trainer::Impl::open_prefix() {
   if (!forecast.prefix_on_disk) return;
   make_folder(options.prefix_cache);
   step->prefix()->keep_in(
-      std::make_shared<PrefixStore>(std::filesystem::path(options.prefix_cache) / "prefix_rows.bin",
+      std::make_shared<PrefixStore>(std::filesystem::path(options.prefix_cache) / kPrefixFile,
                                     prefix_key(), forecast.prefix_bytes));
 }
 

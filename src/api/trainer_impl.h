@@ -37,6 +37,9 @@ constexpr int64_t kProgramStepBytes = 800;
 // Between which runs lay by estimates, as shares of those.
 constexpr double kEstimatedLow = 0.8, kEstimatedHigh = 1.3;
 
+// In the folder of --prefix-cache.
+constexpr const char* kPrefixFile = "prefix_rows.bin";
+
 class SpeedProbe;
 
 // The adapter that the options ask for.

@@ -111,6 +111,25 @@ TEST_F(Disk, WithRoomForOneCheckpointIsForeseen) {
   EXPECT_NEAR(static_cast<double>(used), static_cast<double>(kept), 64 << 10);
 }
 
+// Rows of frozen blocks that are kept in a folder are a file, too.
+TEST_F(Disk, WithoutRoomForKeptRowsIsForeseen) {
+  const std::vector<std::string> kept = {"--prefix-cache", folder_.path("disk/rows"),
+                                         "--num-layers", "1"};
+  std::vector<std::string> elsewhere = kept, words = train(kept);
+  elsewhere.insert(elsewhere.end(), {"--adapter-path", folder_.path("out")});
+  words[0] = "plan";
+  const Json plan = wick(words).event("forecast");
+  const int64_t rows = plan["prefix_bytes"];
+  ASSERT_GT(rows, 16 << 10);
+  fill(rows / 2);
+  expect_parts(wick(train(elsewhere)), {"--prefix-cache ", "the disk has",
+                                        "the rows that are kept need", "--prefix-cache memory"});
+  std::filesystem::remove(folder_.path("disk/ballast"));
+  fill(plan["disk_peak_bytes"].get<int64_t>() + (512 << 10) + rows / 2);
+  expect_parts(wick(train(kept)), {"rows of --prefix-cache of ", "--prefix-cache memory fits"});
+  EXPECT_EQ(wick(train({"--prefix-cache", "memory", "--num-layers", "1"})).code, 0);
+}
+
 TEST_F(Disk, ThatFillsUpKeepsTheLastCheckpoint) {
   // Long enough that it is still running when its disk is filled.
   const std::vector<std::string> longer = {"--iters", "200", "--save-every", "2", "--no-shuffle"};
