@@ -15,7 +15,8 @@ namespace {
 
 void check_options(const LoraOptions& o) {
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
-  if (o.rank < 1) refuse(cat("--rank is ", o.rank, ", wanted at least 1"));
+  if (o.rank < 1 || o.rank > kMostRank)
+    refuse(cat("--rank is ", o.rank, ", wanted 1 to ", kMostRank));
   if (!(o.dropout >= 0.0f && o.dropout < 1.0f))
     refuse(cat("--lora-dropout is ", o.dropout, ", wanted 0 <= p < 1"));
   if (o.targets.empty())

@@ -54,6 +54,8 @@ struct LinearInfo {
   }
 };
 
+constexpr int64_t kMostRank = 1 << 20;  // no weight has more rows or columns
+
 struct LoraOptions {
   int64_t rank = 8;
   float alpha = 16.0f;

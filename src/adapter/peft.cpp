@@ -275,7 +275,9 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
   const std::filesystem::path folder = !named_by_file           ? path
                                        : path.has_parent_path() ? path.parent_path()
                                                                 : std::filesystem::path(".");
-  if (path.filename() == "adapters.safetensors" ||
+  // mlx-lm's numbered ones are called 0000100_adapters.safetensors.
+  const std::string named = path.filename().string();
+  if (named == "adapters.safetensors" || named.ends_with("_adapters.safetensors") ||
       (std::filesystem::exists(folder / "adapters.safetensors") &&
        !std::filesystem::exists(folder / "adapter_model.safetensors")))
     fail(ErrorCode::kUnsupported, path.string(),
@@ -306,7 +308,7 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
 
   Adapter adapter;
   LoraOptions& o = adapter.options_;
-  o.rank = get_int(config, "r", where, 8, {1, 1 << 20});
+  o.rank = get_int(config, "r", where, 8, {1, kMostRank});
   o.alpha = static_cast<float>(get_float(config, "lora_alpha", where, 8.0));
   o.dropout = static_cast<float>(get_float(config, "lora_dropout", where, 0.0, {0.0, 1.0}));
   o.rslora = get_bool(config, "use_rslora", where, false);

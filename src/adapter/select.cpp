@@ -157,9 +157,9 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
     if (l.layer >= 0 && l.layer < first_layer) continue;
     LoraModule m{l};
     m.rank = by_pattern(o.rank_pattern, l.module, o.rank, "--rank-pattern");
-    if (m.rank < 1)
+    if (m.rank < 1 || m.rank > kMostRank)
       fail(ErrorCode::kInvalidArgument, "--rank-pattern gives ", l.module, " the rank ", m.rank,
-           ", wanted at least 1");
+           ", wanted 1 to ", kMostRank);
     const double alpha =
         by_pattern(o.alpha_pattern, l.module, static_cast<double>(o.alpha), "--alpha-pattern");
     m.scale = lora_scale(alpha, m.rank, o.rslora);

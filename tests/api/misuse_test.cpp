@@ -110,7 +110,10 @@ TEST_F(Misuse, NumbersThatAreNone) {
   refuses_run([&](TrainOptions& o) { o.epochs = 0; });
   refuses_run([&](TrainOptions& o) { o.epochs = 1e18; });
   refuses_run([&](TrainOptions& o) { o.epochs = nan; });
-  refuses_run([&](TrainOptions& o) { o.rank = 0; });
+  for (const int64_t rank : {int64_t{0}, int64_t{9'000'000'000'000'000}, INT64_MAX}) {
+    refuses_run([&](TrainOptions& o) { o.rank = rank; });
+    refuses_run([&](TrainOptions& o) { o.rank_pattern = {{"q_proj", rank}}; });
+  }
   refuses_run([&](TrainOptions& o) { o.learning_rate = nan; });
   refuses_run([&](TrainOptions& o) { o.alpha = nan; });
   refuses_run([&](TrainOptions& o) { o.dropout = 1.5; });

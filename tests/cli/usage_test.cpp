@@ -96,6 +96,21 @@ TEST(Usage, WrongValues) {
   expect_refused(wick({"completions", "fish"}), 2, "wick completions", {"bash, zsh"});
 }
 
+TEST(Usage, RanksThatNoWeightHas) {
+  for (const char* rank : {"1048577", "9000000000000000000", "288230376151711744"}) {
+    const CliResult r = wick({"plan", "--rank-pattern", cat("q_proj=", rank)});
+    EXPECT_EQ(r.code, 1) << r.out << r.err;
+    EXPECT_NE(r.err.find("wanted 1 to 1048576"), std::string::npos) << r.err;
+  }
+}
+
+TEST(Usage, AdaptersInTheLayoutOfMlxLm) {
+  const TempFolder folder;
+  for (const char* name : {"adapters.safetensors", "0000100_adapters.safetensors"})
+    expect_refused(wick({"generate", "--adapter-path", folder.write(name, ""), "--prompt", "x"}), 1,
+                   "wick generate", {name, "an adapter in mlx-lm's layout"});
+}
+
 TEST(Usage, FlagsWithoutEffect) {
   auto refused = [](const std::vector<std::string>& words, const std::vector<std::string>& parts) {
     std::vector<std::string> all = {"train", "--data", "."};
