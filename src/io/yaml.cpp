@@ -133,6 +133,7 @@ class Reader {
     Json object = Json::object();
     auto& members = static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>());
     std::unordered_set<std::string> seen;
+    std::vector<Json> merged;
     for (const auto& member : node) {
       const YAML::Node &key = member.first, &value = member.second;
       if (!key.IsScalar() && !key.IsNull())
@@ -140,11 +141,32 @@ class Reader {
       std::string name = key.IsNull() ? "null" : key.Scalar();
       text_left_ -= static_cast<int64_t>(name.size());
       if (text_left_ < 0) refuse(key.Mark(), "too much text; too many aliases?");
+      if (name == "<<" && key.Tag() != "!") {
+        merge(value, depth + 1, merged);
+        continue;
+      }
       if (!seen.insert(name).second)
         refuse(key.Mark(), cat("the key \"", name, "\" is given twice"));
       members.emplace_back(std::move(name), read(value, depth + 1));
     }
+    for (const Json& from : merged)
+      for (const auto& [name, value] : from.items())
+        if (seen.insert(name).second) members.emplace_back(name, value);
     return object;
+  }
+
+  // YAML 1.1's merge key: the members of a mapping, or of several, that the one it stands in does
+  // not have itself; the first counts.
+  void merge(const YAML::Node& value, int depth, std::vector<Json>& merged) {
+    if (value.IsSequence()) {
+      for (const YAML::Node& item : value) merge_one(item, depth, merged);
+    } else {
+      merge_one(value, depth, merged);
+    }
+  }
+  void merge_one(const YAML::Node& value, int depth, std::vector<Json>& merged) {
+    if (!value.IsMap()) refuse(value.Mark(), "<< merges a mapping, or a list of them");
+    merged.push_back(read(value, depth));
   }
 
   std::string_view where_;

@@ -62,6 +62,16 @@ TEST(Yaml, ReadsNestedSettingsInOrder) {
   EXPECT_THROW(read_yaml(folder / "missing.yaml"), Error);
 }
 
+// Of YAML 1.1, as PyYAML reads it: what the mapping has itself counts, then the first.
+TEST(Yaml, MergesMappings) {
+  EXPECT_EQ(dump_json(parse_yaml("a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\n"
+                                 "c: {x: 5, <<: *a}\nd: {<<: [*a, *b], w: 6}\ne: {'<<': 7}\n",
+                                 "f")),
+            R"({"a":{"x":1,"y":2},"b":{"y":3,"z":4},"c":{"x":5,"y":2},)"
+            R"("d":{"w":6,"x":1,"y":2,"z":4},"e":{"<<":7}})");
+  EXPECT_PRED2(contains, yaml_error("a: 1\nb: {<<: 2}\n"), "c.yaml:2:9: << merges a mapping");
+}
+
 TEST(Yaml, ErrorsSayWhere) {
   EXPECT_PRED2(contains, yaml_error("a: 1\nb: [1, 2\nc: 3\n"), "c.yaml:");
   EXPECT_PRED2(contains, yaml_error("a: 1\nb: *nothing\n"), "c.yaml:2:");
