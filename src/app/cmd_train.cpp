@@ -34,7 +34,9 @@ void test_rows(Model& model, const TrainFlags& flags, const TrainOptions& option
   Dataset data = Dataset::load(model, options.data_sources, "test", options.dataset);
   EvalOptions eval;
   eval.exact_match = false;
-  if (flags.test_batches >= 0) eval.max_rows = flags.test_batches * options.batch_size;
+  // More batches than rows are all of them, also where the product would not fit.
+  if (flags.test_batches >= 0 && flags.test_batches < data.size())
+    eval.max_rows = flags.test_batches * options.batch_size;
   EvalResult result = evaluate(model, data, eval);
   out.event({{"event", "test"},
              {"loss", result.loss},

@@ -194,6 +194,7 @@ bool TrainFlags::scale_counts(const Args& args) const {
 
 TrainOptions TrainFlags::checked(const Args& args, bool needs_data) const {
   TrainOptions o = train;
+  finish_schedule(args, o);
   finish_optimizer(args, o);
   if ((needs_data && sweep_data.empty()) || !data.data.empty()) {
     o.data_sources = data.sources(args);

@@ -3,6 +3,7 @@
 // of a settings file (lora_parameters, lr_schedule, optimizer_config).
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "app/args.h"
@@ -30,7 +31,8 @@ struct TrainFlags {
   std::vector<std::string> sweep, sweep_data;  // of several adapters at once
   bool random_weights = false;
   int64_t test_batches = -1;
-  Json optimizer_config;  // of a settings file
+  std::set<std::string> of_schedule;  // flags that a settings file's lr_schedule has set
+  Json optimizer_config;              // of a settings file
   std::string optimizer_config_where;
   bool nesterov = true;  // when given; on, so that it can be turned off
   std::string eval_prompts = {};
@@ -45,6 +47,7 @@ struct TrainFlags {
 
  private:
   bool scale_counts(const Args& args) const;  // rather than alpha
+  void finish_schedule(const Args& args, TrainOptions& o) const;
   void finish_optimizer(const Args& args, TrainOptions& o) const;
 };
 

@@ -38,8 +38,9 @@ const std::map<std::string, MlxSchedule>& mlx_schedules() {
 }
 
 // mlx-lm: name of an MLX scheduler, its arguments (the peak rate first), updates of warm-up.
-bool read_lr_schedule(Args& args, TrainOptions& o, const Json& value, const std::string& where) {
+bool read_lr_schedule(Args& args, TrainFlags& flags, const Json& value, const std::string& where) {
   if (value.is_string()) return false;
+  TrainOptions& o = flags.train;
   check_members(value, where, {"name", "arguments", "warmup", "warmup_init"});
   const Json* name = find_member(value, "name");
   if (!name)
@@ -79,19 +80,25 @@ bool read_lr_schedule(Args& args, TrainOptions& o, const Json& value, const std:
       throw UsageError(cat(where, ".arguments got ", arguments->dump(), ", wanted ",
                            needed > 0 ? mlx->second.wanted
                                       : cat("a list of at most ", meanings.size(), " numbers")));
-    for (size_t i = 0; i < arguments->size(); ++i)
+    for (size_t i = 0; i < arguments->size(); ++i) {
       // The peak may stand at the top as well, as mlx-lm's own example has it; the schedule wins.
       args.override_from_config(meanings[i], (*arguments)[i], cat(where, ".arguments[", i, "]"));
+      flags.of_schedule.insert(meanings[i]);
+    }
     // MLX's schedules end where they are told to, by default at 0; wick's cosine ends at 10 %.
-    if (text == "cosine_decay" && arguments->size() < 3)
+    if (text == "cosine_decay" && arguments->size() < 3) {
       args.override_from_config("lr-end", 0.0, where + ".name");
+      flags.of_schedule.insert("lr-end");
+    }
   }
   // mlx-lm has no warm-up unless it is told to, and joins it at warmup + 1.
   o.warmup_from_init = mlx != mlx_schedules().end();
-  if (const Json* warmup = find_member(value, "warmup"))
+  if (const Json* warmup = find_member(value, "warmup")) {
     args.set_from_config("warmup", *warmup, where + ".warmup");
-  else if (o.warmup_from_init)
+  } else if (o.warmup_from_init) {
     args.set_from_config("warmup", 0, where + ".warmup");
+    flags.of_schedule.insert("warmup");
+  }
   if (const Json* init = find_member(value, "warmup_init"))
     args.set_from_config("warmup-init", *init, where + ".warmup_init");
   return true;
@@ -230,6 +237,23 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
     flags.optimizer_config_where = where;
     return true;
   });
+}
+
+// A schedule of the command line takes the place of a file's; of that the peak stays, and what it
+// says of a warm-up.
+void TrainFlags::finish_schedule(const Args& args, TrainOptions& o) const {
+  if (args.source("lr-schedule") != Source::kCommandLine) return;
+  const TrainOptions usual;
+  auto leave = [&](const char* flag, auto TrainOptions::*member) {
+    if (of_schedule.contains(flag) && args.source(flag) != Source::kCommandLine)
+      o.*member = usual.*member;
+  };
+  leave("lr-end", &TrainOptions::lr_end);
+  leave("lr-decay-steps", &TrainOptions::lr_decay_steps);
+  leave("lr-decay-rate", &TrainOptions::lr_decay_rate);
+  leave("lr-step-size", &TrainOptions::lr_step_size);
+  leave("warmup", &TrainOptions::warmup);
+  o.warmup_from_init = false;
 }
 
 void TrainFlags::finish_optimizer(const Args& args, TrainOptions& o) const {

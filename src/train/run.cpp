@@ -43,7 +43,9 @@ int64_t count_saves(const TrainOptions& o, int64_t updates) {
 
 std::vector<int64_t> valid_rows(const ExampleSet& valid, const TrainOptions& o) {
   int64_t rows = valid.size();
-  if (o.val_batches > 0) rows = std::min(rows, o.val_batches * o.batch_size);
+  // More batches than rows are all of them, also where the product would not fit.
+  if (o.val_batches > 0 && o.val_batches < rows)
+    rows = std::min(rows, o.val_batches * o.batch_size);
   return Order(valid.size(), rows, o.seed, true).update(0);
 }
 

@@ -83,6 +83,38 @@ TEST_F(Loop, AnMlxWarmUpKeepsItsPace) {
       << r.err;
 }
 
+// A schedule of the command line is wick's, whatever the file's would have been.
+TEST_F(Loop, AScheduleOfTheCommandLineTakesThePlaceOfTheFiles) {
+  auto rates = [&](const std::string& schedule, std::vector<std::string> more) {
+    const std::string settings = folder_.write("settings.yaml", "iters: 8\n" + schedule + "\n");
+    more.insert(more.end(), {"--config", settings, "--steps-per-report", "1"});
+    const CliResult r = train(more);
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::vector<double> all;
+    for (const Json& step : events(r, "step")) all.push_back(step["learning_rate"]);
+    return all;
+  };
+  const std::string linear = "lr_schedule: {name: linear_schedule, arguments: [1e-3, 0, 1000]";
+  const std::vector<std::string> cosine = {"--lr-schedule", "cosine"};
+  const std::vector<double> own = rates("learning_rate: 1e-3", cosine);
+  EXPECT_EQ(rates(linear + "}", cosine), own);
+  EXPECT_EQ(rates("lr_schedule: {name: cosine_decay, arguments: [1e-3, 4]}", cosine), own);
+  EXPECT_EQ(rates(linear + ", warmup: 3}", cosine),
+            rates("learning_rate: 1e-3\nwarmup: 3", cosine));
+  EXPECT_EQ(rates(linear + "}", {"--lr-schedule", "cosine", "--lr-end", "1e-4"}),
+            rates("learning_rate: 1e-3", {"--lr-schedule", "cosine", "--lr-end", "1e-4"}));
+}
+
+TEST_F(Loop, MoreLooksThanRowsAreAllOfThem) {
+  const CliResult all = train({"--epochs", "1", "--val-batches", "-1", "--train", "--test"});
+  const CliResult r = train({"--epochs", "1", "--val-batches", "9223372036854775807", "--train",
+                             "--test", "--test-batches", "9223372036854775807"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  ASSERT_EQ(all.code, 0) << all.err;
+  EXPECT_EQ(r.event("done")["valid_loss"], all.event("done")["valid_loss"]);
+  EXPECT_EQ(r.event("test")["rows"], all.event("test")["rows"]);
+}
+
 TEST_F(Loop, TestsWithoutTraining) {
   for (const char* type : {"lora", "full"}) {
     const CliResult first = train({"--epochs", "2", "--fine-tune-type", type, "--train", "--test"});
