@@ -96,6 +96,23 @@ Json value_of_text(OptionKind kind, const std::string& text, const std::string& 
   misuse(where, ": unknown kind of option");
 }
 
+namespace {
+
+// PyYAML's numbers may have underscores between digits; as YAML 1.2 has it those are texts.
+std::optional<std::string> without_underscores(const Json& value) {
+  if (!value.is_string()) return std::nullopt;
+  std::string text = value.get<std::string>();
+  auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] == '_' ? i == 0 || !digit(i - 1) || !digit(i + 1)
+                       : !digit(i) && std::string("+-.eE").find(text[i]) == std::string::npos)
+      return std::nullopt;
+  if (std::erase(text, '_') == 0) return std::nullopt;
+  return text;
+}
+
+}  // namespace
+
 Json checked_value(OptionKind kind, const Json& value, const std::string& where) {
   auto wrong = [&](const char* wanted) {
     misuse(where, " got ", json_kind(value), " (", shown(value), "), wanted ", wanted);
@@ -116,6 +133,8 @@ Json checked_value(OptionKind kind, const Json& value, const std::string& where)
       if (!value.is_string()) wrong("a text");
       return value;
     case OptionKind::kInt:
+      if (const auto digits = without_underscores(value))
+        return value_of_text(kind, *digits, where);
       if (value.is_number_float()) {
         double real = value.get<double>();
         if (real != std::floor(real) || std::abs(real) >= 9e15) wrong("a whole number");
@@ -124,6 +143,8 @@ Json checked_value(OptionKind kind, const Json& value, const std::string& where)
       if (!value.is_number_integer()) wrong("a whole number");
       return value;
     case OptionKind::kFloat:
+      if (const auto digits = without_underscores(value))
+        return value_of_text(kind, *digits, where);
       if (!value.is_number()) wrong("a number");
       if (!std::isfinite(value.get<double>())) misuse(where, " is not finite, wanted a number");
       return value.get<double>();

@@ -63,7 +63,9 @@ void Args::read_config(const std::string& file) {
     if (special != config_keys_.end() && (value.is_null() || special->second(value, where)))
       continue;
     std::string name = as_name(key);
-    if (name == "config" || name == "help" || name == "version")
+    // mlx-lm writes there what file it read.
+    if (name == "config") continue;
+    if (name == "help" || name == "version")
       throw UsageError(cat(where, " cannot be set in a settings file"));
     if (find(name)) {
       set_from_config(name, value, where);

@@ -224,8 +224,17 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
       .shown("sgd no, muon yes");
   args.integer("--ns-steps", o.ns_steps, "N", "Newton-Schulz steps of muon.", {.min = 1, .max = 8});
 
-  args.config_key("lr_schedule", [&args, &o](const Json& value, const std::string& where) {
-    return read_lr_schedule(args, o, value, where);
+  args.config_key("lr_schedule", [&args, &flags](const Json& value, const std::string& where) {
+    return read_lr_schedule(args, flags, value, where);
+  });
+  // mlx-lm takes names in any case.
+  args.config_key("optimizer", [&args](const Json& value, const std::string& where) {
+    if (!value.is_string()) return false;
+    std::string name = value.get<std::string>();
+    for (char& c : name)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    args.set_from_config("optimizer", name, where);
+    return true;
   });
   args.config_key("optimizer_config", [&flags](const Json& value, const std::string& where) {
     if (!value.is_object())
