@@ -112,7 +112,7 @@ class Chat {
         if (error.code() != ErrorCode::kInvalidArgument && !stopped) throw;
         conversation_.take_back();
         if (stopped && !reader_.terminal()) throw;
-        std::fprintf(stderr, "wick chat: %s\n", error.what());
+        std::fprintf(stderr, "wick chat: %s\n", visible(error.what()).c_str());
         if (!reader_.terminal()) code = kFailed;
       }
     }
@@ -122,7 +122,7 @@ class Chat {
   void note(const std::string& text) {
     if (quiet_) return;
     bool color = uses_color("auto", stderr);
-    std::fprintf(stderr, color ? "\x1b[2m%s\x1b[0m\n" : "%s\n", text.c_str());
+    std::fprintf(stderr, color ? "\x1b[2m%s\x1b[0m\n" : "%s\n", visible(text, true).c_str());
   }
 
   // False: leave.
@@ -181,10 +181,7 @@ class Chat {
     Generation result = generator_.chat(
         messages, options,
         [&](const std::string& piece) {
-          if (!json_) {
-            std::fwrite(piece.data(), 1, piece.size(), stdout);
-            std::fflush(stdout);
-          }
+          if (!json_) write_answer(piece);
           return true;
         },
         chat_options_);

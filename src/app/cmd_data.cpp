@@ -34,13 +34,11 @@ constexpr size_t kShownOfKind = 20;
 // A line break is shown and taken; other control characters are shown only.
 std::string token_text(const std::string& text) {
   std::string out;
-  for (char c : text) {
-    if (c == '\n')
-      out += "↵\n";
-    else if (c == '\t')
-      out += "→";
-    else
-      out += visible(std::string_view(&c, 1));
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of("\n\t", begin), text.size());
+    out += visible(std::string_view(text).substr(begin, end - begin));
+    if (end < text.size()) out += text[end] == '\n' ? "↵\n" : "→";
+    begin = end + 1;
   }
   return out;
 }

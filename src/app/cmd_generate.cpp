@@ -104,10 +104,7 @@ int run_one(Model& model, const Flags& flags, const GenerateOptions& options, Ou
   GenerateOptions heard = options;
   heard.should_stop = [&] { return stop.asked(); };
   auto show = [&](const std::string& piece) {
-    if (!out.json()) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    }
+    if (!out.json()) write_answer(piece);
     return true;
   };
   if (!flags.prefill.empty()) show(flags.prefill);
@@ -170,8 +167,7 @@ int run_many(Model& model, const Flags& flags, const GenerateOptions& options, O
       out.event(object);
       if (!out.json()) {
         if (next > 0) std::fputc('\n', stdout);
-        std::printf("%s\n", results[next]->text.c_str());
-        std::fflush(stdout);
+        write_answer(results[next]->text + "\n");
       }
       results[next]->text.clear();
     }

@@ -122,9 +122,12 @@ size_t columns_of(std::string_view utf8) {
 
 std::string visible(std::string_view text, bool keep_newlines) {
   std::string out;
-  for (char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '\n' && !keep_newlines)
+    if (byte == 0xC2 && i + 1 < text.size() && (text[i + 1] & 0xE0) == 0x80)
+      out += printed("\\u%04x", static_cast<unsigned char>(text[++i]));
+    else if (c == '\n' && !keep_newlines)
       out += "\\n";
     else if (c == '\t' && !keep_newlines)
       out += "\\t";

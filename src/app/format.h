@@ -28,7 +28,8 @@ std::string shell_quote(const std::string& word);
 
 // Characters that a terminal shows, each counted as one column (two for wide ones is ignored).
 size_t columns_of(std::string_view utf8);
-// Control characters as they are written in C, so that a text from a file cannot drive a terminal.
+// Control characters as they are written in C, so that a text from a file cannot drive a terminal;
+// those of U+0080 to U+009F too, which are two bytes each. `text` is whole characters.
 std::string visible(std::string_view text, bool keep_newlines = false);
 // Lines of at most `width` columns, broken at spaces; a line break in `text` stays.
 std::vector<std::string> wrap(std::string_view text, size_t width);

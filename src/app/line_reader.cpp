@@ -149,7 +149,7 @@ struct Line {
   }
 
   std::string shown(size_t i) const {
-    return characters[i] == "\n" ? "↵" : characters[i] == "\t" ? "→" : characters[i];
+    return characters[i] == "\n" ? "↵" : characters[i] == "\t" ? "→" : visible(characters[i]);
   }
 
   // Shows as much of the line around the cursor as one row has room for.

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "app/args.h"
+#include "app/format.h"
 #include "app/help.h"
 #include "app/verbs.h"
 #include "base/check.h"
@@ -30,7 +31,7 @@ void keep_standard_streams() {
 int complain(const std::string& who, std::string message, int code) {
   std::fflush(stdout);
   std::replace(message.begin(), message.end(), '\n', ' ');
-  std::fprintf(stderr, "%s: %s\n", who.c_str(), message.c_str());
+  std::fprintf(stderr, "%s: %s\n", who.c_str(), visible(message, true).c_str());
   return code;
 }
 
@@ -59,7 +60,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& words) {
       break;
   }
   for (const auto& note : args.notes())
-    std::fprintf(stderr, "wick %s: %s\n", verb.name.c_str(), note.c_str());
+    std::fprintf(stderr, "wick %s: %s\n", verb.name.c_str(), visible(note, true).c_str());
   return work();
 }
 

@@ -98,6 +98,12 @@ std::string json_line(const Json& object) {
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+void write_answer(const std::string& text) {
+  const std::string shown = is_terminal(stdout) ? visible(text, true) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  std::fflush(stdout);
+}
+
 std::string read_standard_input() {
   constexpr size_t kLimit = size_t{64} << 20;
   std::string text;

@@ -49,6 +49,10 @@ class Output {
 // The text of one JSON line. Bytes that are not UTF-8 become U+FFFD; not-a-number becomes null.
 std::string json_line(const Json& object);
 
+// A part of a model's answer, whole characters, to standard output at once: on a terminal with its
+// control characters visible, elsewhere as it is.
+void write_answer(const std::string& text);
+
 // All of standard input. Throws: Error kIo; kInvalidArgument above 64 MiB.
 std::string read_standard_input();
 

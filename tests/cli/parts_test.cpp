@@ -50,6 +50,7 @@ TEST(Format, ForPeople) {
   EXPECT_EQ(shell_quote("--rank"), "--rank");
   EXPECT_EQ(shell_quote(""), "''");
   EXPECT_EQ(visible("a\n\x1b[31m"), "a\\n\\x1b[31m");
+  EXPECT_EQ(visible("\u009b2J\u00a0\u00f6\xc2"), "\\u009b2J\u00a0\u00f6\xc2");
   EXPECT_EQ(wrap("one two three", 8), (std::vector<std::string>{"one two", "three"}));
 }
 

@@ -362,10 +362,11 @@ TEST_F(Run, ChatKeepsAndForgets) {
 // wick chat in a terminal of its own.
 class Chat {
  public:
-  explicit Chat(const std::string& model) {
+  explicit Chat(const std::string& model, const std::string& bias = "0=0") {
     child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
     if (child_ != 0) return;
-    execl(WICK_BINARY, "wick", "chat", "--model", model.c_str(), "-m", "2", nullptr);
+    execl(WICK_BINARY, "wick", "chat", "--model", model.c_str(), "-m", "2", "--logit-bias",
+          bias.c_str(), nullptr);
     _exit(127);
   }
   ~Chat() { close(terminal_); }
@@ -406,6 +407,19 @@ TEST_F(Run, ChatInATerminal) {
   chat.type("\xe9\r");  // Latin-1: the line ends all the same
   chat.wait_for("\ufffd");
   chat.wait_for("\x1b[?2004l");
+  chat.wait_for("> ");
+  chat.type("\x04");
+  EXPECT_EQ(chat.end(), 0);
+}
+
+TEST_F(Run, NothingThatIsPastedOrAnsweredDrivesTheTerminal) {
+  using namespace std::string_literals;
+  Chat chat(model_, "27=1000");  // the answer is escape characters
+  chat.wait_for("> ");
+  chat.type("\x1b[200~a\x07\u009b\0b\x1b[201~"s);
+  chat.wait_for("a\\x07\\u009b\\x00b");
+  chat.type("\r");
+  chat.wait_for("\\x1b\\x1b\r\n");
   chat.wait_for("> ");
   chat.type("\x04");
   EXPECT_EQ(chat.end(), 0);

@@ -121,6 +121,36 @@ TEST_F(Text, TemplateThatIsWrong) {
   EXPECT_NE(r.err.find("wanted a list of messages"), std::string::npos) << r.err;
 }
 
+// A file's words in an error do not drive the terminal.
+TEST_F(Text, ControlCharactersInErrors) {
+  const std::string messages =
+      folder_.write("m.json", R"([{"role": "user", "content": "\u001b[2J\u009b2J"}])");
+  const std::string raising =
+      folder_.write("r.jinja", "{{ raise_exception(messages[0]['content']) }}");
+  const CliResult r = wick({"template", "--template", raising, "--messages", messages});
+  EXPECT_EQ(r.code, 1);
+  EXPECT_NE(r.err.find("\\x1b[2J\\u009b2J"), std::string::npos) << r.err;
+  EXPECT_EQ(r.err.find('\x1b'), std::string::npos) << r.err;
+  const CliResult chat = wick({"chat", "--model", model_}, "/\x1b[2J\n");
+  EXPECT_NE(chat.err.find("there is no /\\x1b[2J"), std::string::npos) << chat.err;
+}
+
+// Into a file or a pipe an answer goes byte by byte as the model wrote it.
+TEST_F(Text, AnswersAreNotChangedInAPipe) {
+  using namespace std::string_literals;
+  const std::string file = folder_.write("p.jsonl", "{\"text\": \"x\"}\n");
+  auto answer = [&](std::vector<std::string> words, const std::string& bias) {
+    words.insert(words.end(), {"--model", model_, "-m", "2", "--logit-bias", bias});
+    const CliResult r = wick(words, "x\n");
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_EQ(answer({"generate", "--prompts", file}, "0=1000"), "\0\0\n"s);
+  EXPECT_EQ(answer({"generate", "--prompts", file}, "27=1000"), "\x1b\x1b\n");
+  EXPECT_EQ(answer({"generate", "-p", "x"}, "27=1000"), "\x1b\x1b\n");
+  EXPECT_EQ(answer({"chat"}, "27=1000"), "\x1b\x1b\n");
+}
+
 TEST_F(Text, DataSummaryAndRow) {
   std::string data = folder_.path("data");
   write_tiny_data(data);
