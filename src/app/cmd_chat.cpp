@@ -200,6 +200,8 @@ class Chat {
                ? cat("(cut: the model's context of ", format_count(context), " tokens is full)")
                : cat("(cut after ", plural(options.max_tokens, "token"),
                      "; --max-tokens allows more)"));
+    if (result.finish_reason == "cancelled" && !reader_.terminal())
+      fail(ErrorCode::kCancelled, "stopped; the messages behind this one were not answered");
   }
 
   Model& model_;

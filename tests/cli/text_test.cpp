@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenize, template, data and devices.
 #include <gtest/gtest.h>
+#include <signal.h>
+
+#include <utility>
 
 #include "cli/cli.h"
 
@@ -149,6 +152,17 @@ TEST_F(Text, AnswersAreNotChangedInAPipe) {
   EXPECT_EQ(answer({"generate", "--prompts", file}, "27=1000"), "\x1b\x1b\n");
   EXPECT_EQ(answer({"generate", "-p", "x"}, "27=1000"), "\x1b\x1b\n");
   EXPECT_EQ(answer({"chat"}, "27=1000"), "\x1b\x1b\n");
+}
+
+TEST_F(Text, CtrlCEndsAChatWithAFile) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i) lines += "x\n";
+  bool sent = false;
+  const CliResult r = wick({"chat", "--model", model_, "-m", "200", "--ignore-eos"}, lines,
+                           [&](const std::string&, int pid) {
+                             if (!std::exchange(sent, true)) kill(pid, SIGINT);
+                           });
+  EXPECT_EQ(r.code, 130) << r.err;
 }
 
 TEST_F(Text, DataSummaryAndRow) {
