@@ -46,8 +46,7 @@ fs::path existing_folder(const fs::path& folder) {
 }
 
 bool on_one_disk(const fs::path& a, const fs::path& b) {
-  struct stat of_a {
-  }, of_b{};
+  struct stat of_a, of_b;
   return ::stat(a.c_str(), &of_a) == 0 && ::stat(b.c_str(), &of_b) == 0 &&
          of_a.st_dev == of_b.st_dev;
 }
