@@ -126,13 +126,14 @@ std::string format_number(const Value& value, Spec spec) {
   return pad(sign, body, spec, '>');
 }
 
-std::string truncate(const std::string& text, int precision) {
+std::string truncate(Budget& budget, const std::string& text, int precision) {
   if (precision < 0) return text;
+  budget.bytes(text.size() * sizeof(size_t));  // an offset for each character
   auto offsets = code_point_offsets(text);
   return text.substr(0, offsets[std::min(static_cast<size_t>(precision), offsets.size() - 1)]);
 }
 
-std::string format_value(const Value& value, std::string_view text) {
+std::string format_value(Budget& budget, const Value& value, std::string_view text) {
   if (text.empty()) return to_text(value);
   Spec spec;
   size_t pos = 0;
@@ -169,7 +170,7 @@ std::string format_value(const Value& value, std::string_view text) {
     if (spec.type && spec.type != 's')
       raise("Unknown format code '", std::string(1, spec.type), "' for object of type 'str'");
     if (spec.zero && !spec.align) spec.fill = "0";
-    return pad("", truncate(value.text(), spec.precision), spec, '<');
+    return pad("", truncate(budget, value.text(), spec.precision), spec, '<');
   }
   if (value.is_number() && !(value.is_bool() && !spec.type)) return format_number(value, spec);
   if (value.is_bool()) return format_number(Value(value.as_int()), spec);
@@ -195,10 +196,10 @@ class Formatted {
 };
 
 // What % formatting makes of one value. `spec` has its flags, width and precision.
-Str percent_text(const Value& value, const Spec& spec, char type) {
+Str percent_text(Budget& budget, const Value& value, const Spec& spec, char type) {
   Str text = type == 's' ? to_str(value) : Str(repr(value), message_of(value));
   if (spec.width <= 0 && spec.precision < 0) return text;
-  return Str(pad("", truncate(text.text, spec.precision), spec, '>'), text.data_message());
+  return Str(pad("", truncate(budget, text.text, spec.precision), spec, '>'), text.data_message());
 }
 
 Str percent_char(const Value& value) {
@@ -226,12 +227,12 @@ Str percent_integer(const Value& value, Spec spec, char type) {
   return Str(pad("", format_number(whole, digits), spec, '>'));
 }
 
-Str percent_piece(const Value& value, Spec spec, char type) {
+Str percent_piece(Budget& budget, const Value& value, Spec spec, char type) {
   switch (type) {
     case 's':
     case 'r':
     case 'a':
-      return percent_text(value, spec, type);
+      return percent_text(budget, value, spec, type);
     case 'c':
       return percent_char(value);
     case 'd':
@@ -289,7 +290,7 @@ class PercentFormat {
     if (pos_ >= f_.size()) raise("incomplete format");
     const char type = f_[pos_++];
     if (type == '%') return Str("%");
-    return percent_piece(keyed ? *keyed : take(), spec, type);
+    return percent_piece(e_.budget, keyed ? *keyed : take(), spec, type);
   }
 
   const Value& by_key() {
@@ -442,7 +443,7 @@ Value brace_format(Evaluator& e, const Str& format, const Arguments& arguments) 
     if (spec.empty())
       out.add(to_str(value));
     else
-      out.add(Str(format_value(value, spec), message_of(value)));
+      out.add(Str(format_value(e.budget, value, spec), message_of(value)));
     pos = end + 1;
   }
   return out.value();

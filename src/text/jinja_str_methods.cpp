@@ -311,7 +311,7 @@ Value remove_edge(Evaluator& e, const Value& self, const Arguments& a, bool pref
 template <bool (*Is)(uint32_t)>
 Value all_are(Evaluator& e, const Value& self, const Arguments& a) {
   Bound b(a, "this method", {}, 0);
-  e.budget.bytes(self.text().size());
+  e.budget.bytes(self.text().size() * 4);
   const std::string& s = self.text();
   for (size_t pos = 0; pos < s.size();)
     if (!Is(next_code_point(s, pos))) return Value(false);
@@ -324,7 +324,7 @@ bool alphanumeric(uint32_t c) { return is_alpha(c) || is_numeric(c); }
 template <bool (*Right)(uint32_t), bool (*Wrong)(uint32_t)>
 Value case_is(Evaluator& e, const Value& self, const Arguments& a) {
   Bound b(a, "this method", {}, 0);
-  e.budget.bytes(self.text().size());
+  e.budget.bytes(self.text().size() * 4);
   bool found = false;
   for (size_t pos = 0; pos < self.text().size();) {
     uint32_t c = next_code_point(self.text(), pos);
@@ -337,7 +337,7 @@ Value case_is(Evaluator& e, const Value& self, const Arguments& a) {
 // Upper case where a word begins, and only there.
 Value is_title_text(Evaluator& e, const Value& self, const Arguments& a) {
   Bound b(a, "istitle", {}, 0);
-  e.budget.bytes(self.text().size());
+  e.budget.bytes(self.text().size() * 4);
   bool found = false, in_word = false;
   for (size_t pos = 0; pos < self.text().size();) {
     const uint32_t c = next_code_point(self.text(), pos);

@@ -380,10 +380,10 @@ TEST(JinjaBounds, EveryByteOfAStringIsCharged) {
        {"s.find(w)", "s.rfind(w)", "w in s", "s.count(w)", "s.split(w)", "s.rsplit(w)",
         "s.replace(w, '')", "s.partition(w)", "s.rpartition(w)", "s.index(w)"})
     templates.push_back(wanted + "{{ " + once + " }}");
-  for (const char* each :
-       {"s.startswith(s)", "s.endswith(s)", "s.removeprefix(s)", "s | int", "s | float",
-        "{s: 1, t: 2}", "d[t]", "d.get(t)", "t in d", "d == c", "dict([(s, 1), (t, 2)])",
-        "s is sameas(t)", "[] | join(s)", "1 | attr(s)"})
+  for (const char* each : {"s.startswith(s)", "s.endswith(s)", "s.removeprefix(s)", "s | int",
+                           "s | float", "{s: 1, t: 2}", "d[t]", "d.get(t)", "t in d", "d == c",
+                           "dict([(s, 1), (t, 2)])", "s is sameas(t)", "[] | join(s)",
+                           "1 | attr(s)", "'%.1s' % s", "'{:.1}'.format(s)", "s is lower"})
     templates.push_back(long_text +
                         "{% set t = 'a' * 3000000 %}{% set d = {s: 1} %}{% set c = {t: 1} %}"
                         "{% for i in range(100000) %}{% set x = " +
