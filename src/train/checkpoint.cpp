@@ -2,6 +2,7 @@
 #include "train/checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 
@@ -133,11 +134,10 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
       fail_damaged(path, "its checksum is wrong");
   c.run = parse_json(run, path.string());
   c.progress = parse_json(progress, path.string());
-  try {
-    c.step = std::stoll(step);
-  } catch (const std::exception&) {
+  const char* end = step.data() + step.size();
+  if (const auto read = std::from_chars(step.data(), end, c.step);
+      read.ec != std::errc() || read.ptr != end || c.step < 0)
     fail(ErrorCode::kCorruptFile, path.string(), ": step is \"", step, "\"");
-  }
   auto floats = [&](const Tensor& t) {
     if (t.dtype != DType::kF32)
       fail(ErrorCode::kCorruptFile, path.string(), ": ", t.name, " is not of type F32");

@@ -58,6 +58,13 @@ TEST_F(CheckpointTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(got->progress["window_loss"].get<double>(), 0.1);
 }
 
+TEST_F(CheckpointTest, AStepThatIsNoneIsRefused) {
+  Checkpoint c = example();
+  c.step = -1;
+  save_checkpoint(folder_, c);
+  EXPECT_THROW(load_checkpoint(folder_), Error);
+}
+
 TEST_F(CheckpointTest, EveryChangedByteIsSeen) {
   save_checkpoint(folder_, example());
   const std::string whole = read_file(checkpoint_path(folder_));
