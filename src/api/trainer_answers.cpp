@@ -2,6 +2,7 @@
 // Prompts that a run answers before, after and at its looks, and what that takes.
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "api/trainer_impl.h"
 #include "base/process.h"
@@ -54,7 +55,8 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
   Model::Impl& m = model->impl();
   const int64_t before = current_memory_bytes();
   const ParamSource source = adapter ? ParamSource{adapter.get(), nullptr} : trainable->source();
-  TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), source, std::move(params));
+  auto generator = std::make_unique<TextGenerator>(m.backend(), m.config, *m.weights, m.words(),
+                                                   source, std::move(params));
   DecodeOptions decode;
   decode.max_tokens = kAnswerTokens;
   decode.stop_tokens = m.stop_tokens();
@@ -63,13 +65,22 @@ std::vector<std::string> Trainer::Impl::answer(const std::vector<PromptAndAnswer
     if (stop && stop()) break;
     // Samples are for the report: a model that gives no numbers any more is the run's to report.
     try {
-      texts.push_back(generator.generate(p.prompt, decode).text);
+      texts.push_back(generator->generate(p.prompt, decode).text);
     } catch (const Error& e) {
       texts.push_back(cat("(no answer: ", e.what(), ")"));
     }
   }
-  const int64_t took = current_memory_bytes() - before;
-  answer_bytes = answered ? std::max(answer_bytes, took) : took;
+  const int64_t at_most = current_memory_bytes();
+  if (answered) {
+    answer_bytes = std::max(answer_bytes, at_most - before);
+    return texts;
+  }
+  // Code that ran for the first time stays, and is not needed again.
+  generator.reset();
+  release_free_memory();
+  const int64_t after = current_memory_bytes();
+  answer_bytes = std::max<int64_t>(0, at_most - after);
+  answer_code_bytes = std::max<int64_t>(0, after - before);
   answered = true;
   return texts;
 }

@@ -260,18 +260,23 @@ int64_t Trainer::Impl::briefly_bytes() const {
 void Trainer::Impl::count_process() {
   const int64_t plan = forecast.peak_bytes;
   release_free_memory();
-  // A device that runs ahead has the plan in memory of its own.
-  if (!model->impl().backend().runs_ahead())
-    forecast.process_bytes =
-        std::max(forecast.process_bytes,
-                 current_memory_bytes() + step->untouched_bytes() + briefly_bytes() - plan);
   // Reading a small model, or starting an adapter, may have taken more than running it will.
-  forecast.process_bytes = std::max(forecast.process_bytes, peak_memory_bytes() - plan);
+  int64_t seen = peak_memory_bytes() - plan;
+  // A device that runs ahead has the plan in memory of its own.
+  if (!model->impl().backend().runs_ahead()) {
+    seen =
+        std::max(seen, current_memory_bytes() + step->untouched_bytes() + briefly_bytes() - plan);
+    // A run that was tried has little code left that has not run, so that no guess is needed.
+    constexpr int64_t kReportBytes = 500'000;
+    if (forecast.tried)
+      forecast.process_bytes = std::min(forecast.process_bytes, seen + kReportBytes);
+  }
+  forecast.process_bytes = std::max(forecast.process_bytes, seen);
 }
 
 void Trainer::Impl::count_untried(double took) {
   // What was guessed of the answers is known now.
-  forecast.process_bytes += briefly_bytes() - counted_briefly;
+  forecast.process_bytes += briefly_bytes() + answer_code_bytes - counted_briefly;
   if (options.sample_at_evals) set_answer_seconds(took);
   count_process();
 }

@@ -75,6 +75,7 @@ struct Trainer::Impl {
   bool timed = false;  // the forecast has seconds
   // That answering the prompts takes beside the step; guessed until they have been answered.
   int64_t answer_bytes = 0;
+  int64_t answer_code_bytes = 0;  // of code that ran for the first time then, and stays
   bool answered = false;
   int64_t counted_briefly = 0;        // of them and of copies, in process_bytes
   bool started = false;               // the step is compiled and has the start values

@@ -330,26 +330,28 @@ void Trainer::Impl::try_now() {
 
 void Trainer::Impl::rehearse_run(double answer_seconds, const RehearsalTime& time,
                                  const std::function<bool()>& should_give_up) {
-  const SampledPacks sampled = sample_packs();
-  Rehearsal r;
-  r.packs = sampled.packs;
-  r.updates = static_cast<double>(sampled.updates);
-  r.update_packs = sampled.update_packs;
-  r.update_work = sampled.work;
-  r.run_packs = sampled.per_update() * static_cast<double>(forecast.updates);
-  r.held_out = sampled.held_out;
-  r.train = &train;
-  r.valid = valid ? &*valid : nullptr;
-  r.hyper = optimizer_hyper(options, options.learning_rate, 1);
-  r.time = time;
-  r.should_give_up = should_give_up;
-  Saving saving;
-  r.then = [&](std::vector<float> params) { saving = try_saving(std::move(params)); };
-  RunTimes times = wick::rehearse(*step, r);
-  if (options.sample_at_evals) times.answers = answer_seconds;
-  // The best of the looks so far is saved; most of them are, at first.
-  if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
-  set_times(times, sampled.seconds, saving);
+  {
+    const SampledPacks sampled = sample_packs();
+    Rehearsal r;
+    r.packs = sampled.packs;
+    r.updates = static_cast<double>(sampled.updates);
+    r.update_packs = sampled.update_packs;
+    r.update_work = sampled.work;
+    r.run_packs = sampled.per_update() * static_cast<double>(forecast.updates);
+    r.held_out = sampled.held_out;
+    r.train = &train;
+    r.valid = valid ? &*valid : nullptr;
+    r.hyper = optimizer_hyper(options, options.learning_rate, 1);
+    r.time = time;
+    r.should_give_up = should_give_up;
+    Saving saving;
+    r.then = [&](std::vector<float> params) { saving = try_saving(std::move(params)); };
+    RunTimes times = wick::rehearse(*step, r);
+    if (options.sample_at_evals) times.answers = answer_seconds;
+    // The best of the looks so far is saved; most of them are, at first.
+    if (options.keep_best || options.early_stop > 0) times.eval += saving.result;
+    set_times(times, sampled.seconds, saving);
+  }  // the packs that were tried are no part of what the process takes
   forecast.tried = true;
   count_process();
 }

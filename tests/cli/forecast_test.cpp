@@ -251,6 +251,12 @@ INSTANTIATE_TEST_SUITE_P(
             "kept_rows",
             64,
             {"--iters", "2", "--batch-size", "4", "--num-layers", "2", "--prefix-cache", "memory"}},
+        // Of so small a step the packs that were tried, and code that has answered, are a part.
+        MemoryCase{"top_block",
+                   64,
+                   {"--iters", "30", "--num-layers", "1", "--rank", "1", "--targets", "q_proj",
+                    "--max-seq-length", "64", "--val-split", "4"},
+                   true},
         MemoryCase{"whole", 16, {"--iters", "4", "--modules-to-save", "embed_tokens"}, true},
         // The longest of the rows does not come.
         MemoryCase{"ends_early", 16, {"--iters", "1", "--batch-size", "1", "--no-shuffle"}},
