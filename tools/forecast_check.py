@@ -4,9 +4,9 @@
 
   tools/forecast_check.py [--wick build/wick] [--device cpu] [--rounds 3] [--updates 1] [--only PATTERNS]
 
-Each round of a kind is `wick plan`, `wick train --no-try` and `wick train`, one after the other, on the
+Each round of a kind is `wick plan`, `wick plan --no-try` and `wick train`, one after the other, on the
 quick start's data. A ratio is total_seconds over the seconds of the `wick train` behind it, or what was
-forecast of memory over the process's largest resident size. Beside them stands the run before, over
+forecast of memory by `wick train` over the process's largest resident size. Beside them stands the run before, over
 the run: how far the machine alone goes from one run to the same one, which no forecast can know. Run
 it with nothing else running. --updates multiplies how long the runs are (15 for a GPU).
 """
@@ -16,6 +16,7 @@ import fnmatch
 import json
 import pathlib
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,9 +49,16 @@ KINDS = [
 ]
 
 
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is given, wanted a number from 1 on")
+    return int(text)
+
+
 def make_data(folder):
-    tools = pathlib.Path(__file__).resolve().parent / "demo" / "make_sql.py"
-    subprocess.run([sys.executable, tools, "--out", folder / "sql"], check=True, stdout=subprocess.DEVNULL)
+    """Folders sql, pairs, labels and short, and prompts.jsonl."""
+    maker = pathlib.Path(__file__).resolve().parent / "demo" / "make_sql.py"
+    subprocess.run([sys.executable, maker, "--out", folder / "sql"], check=True, stdout=subprocess.DEVNULL)
     draw = random.Random(0)
     for split in ("train", "valid"):
         rows = [json.loads(line)["messages"][:2] for line in (folder / "sql" / f"{split}.jsonl").open()]
@@ -98,13 +106,15 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--wick", default="build/wick")
     p.add_argument("--device", default="cpu")
-    p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--updates", type=int, default=1)
+    p.add_argument("--rounds", type=positive, default=3)
+    p.add_argument("--updates", type=positive, default=1)
     p.add_argument("--only", default="*", help="kinds, with commas: lora,f32,'--quantize*'")
     args = p.parse_args()
     kinds = [k for k in KINDS if any(fnmatch.fnmatch(k[0], only) for only in args.only.split(","))]
     if not kinds:
-        p.error(f"no kind is called {args.only}")
+        p.error(f"--only {args.only}: no kind is called so; there are {', '.join(k[0] for k in KINDS)}")
+    if not shutil.which(args.wick):
+        p.error(f"--wick {args.wick}: no such program; build it with ./quickstart.sh or ./test.sh, or name another")
     columns = ("plan", "plan --no-try", "train", "the run before")
     within = dict.fromkeys(columns, 0)
     counted = dict.fromkeys(columns, 0)

@@ -266,10 +266,10 @@ void Trainer::Impl::count_process() {
   if (!model->impl().backend().runs_ahead()) {
     seen =
         std::max(seen, current_memory_bytes() + step->untouched_bytes() + briefly_bytes() - plan);
-    // A run that was tried has little code left that has not run, so that no guess is needed.
-    constexpr int64_t kReportBytes = 500'000;
-    if (forecast.tried)
-      forecast.process_bytes = std::min(forecast.process_bytes, seen + kReportBytes);
+    // Nearly all code of a run that was tried has run: what was seen takes the place of the guess,
+    // with room for what the end of the run brings.
+    constexpr int64_t kEndBytes = 500'000;
+    if (forecast.tried) forecast.process_bytes = std::min(forecast.process_bytes, seen + kEndBytes);
   }
   forecast.process_bytes = std::max(forecast.process_bytes, seen);
 }

@@ -90,7 +90,7 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
 
 namespace {
 
-[[noreturn]] void fail_damaged(const std::filesystem::path& path, const char* how) {
+[[noreturn]] void fail_damaged(const std::filesystem::path& path, const std::string& how) {
   fail(ErrorCode::kCorruptFile, path.string(), ": ", how,
        ": the file was damaged after it was written; start again without --resume, or with a copy "
        "of it");
@@ -137,7 +137,7 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   const char* end = step.data() + step.size();
   if (const auto read = std::from_chars(step.data(), end, c.step);
       read.ec != std::errc() || read.ptr != end || c.step < 0)
-    fail(ErrorCode::kCorruptFile, path.string(), ": step is \"", step, "\"");
+    fail_damaged(path, cat("step is \"", step, "\", wanted a number of updates"));
   auto floats = [&](const Tensor& t) {
     if (t.dtype != DType::kF32)
       fail(ErrorCode::kCorruptFile, path.string(), ": ", t.name, " is not of type F32");
