@@ -50,7 +50,7 @@ std::vector<RowScore> score_rows(Model::Impl& m, const ExampleSet& set, int64_t 
   const PackLimits limits = choose_limits(set, Order(set.size(), options.batch_size, 0, false),
                                           m.backend().tokens_at_once());
   Scorer scorer(m.config, *m.weights, with_adapter ? m.source() : ParamSource{}, limits,
-                limits.tokens);
+                limits.tokens, m.backend().skips_rows());
   const StopWhileReading stop(*m.weights, options.should_stop);
   scorer.compile(m.backend(), *m.weights, with_adapter ? m.params : nullptr, nullptr);
   std::vector<float> logp(static_cast<size_t>(limits.targets));

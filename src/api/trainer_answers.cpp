@@ -111,8 +111,9 @@ std::vector<Trainer::Impl::AnswerPlan> Trainer::Impl::answer_plans() const {
   }
   std::vector<AnswerPlan> plans;
   for (const auto& [tokens, count] : runs)
-    plans.push_back({tokens, count, std::min(context, longest + kAnswerTokens),
-                     DecoderEngine::record(m.config, *m.weights, source, 1, context, tokens)});
+    plans.push_back(
+        {tokens, count, std::min(context, longest + kAnswerTokens),
+         DecoderEngine::record(m.config, *m.weights, m.backend(), source, 1, context, tokens)});
   return plans;
 }
 

@@ -51,6 +51,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.recompute_blocks = recompute_blocks;
   s.split_prefix = forecast.prefix_blocks > 0;
   if (!forecast.prefix_on_disk) s.kept_tokens = forecast.prefix_bytes / stream_bytes();
+  s.skips_rows = model->impl().backend().skips_rows();
   s.skip_below = static_cast<float>(options.skip_below);
   s.optimizer = optimizer_op(options.optimizer);
   s.loss = loss_maker();

@@ -125,6 +125,9 @@ class Backend {
   // Whether Program::run() returns before the run is done: then work whose inputs are made on the
   // device can be given to it ahead of time.
   virtual bool runs_ahead() const { return false; }
+  // Whether plans for this device make some rows of a block alone where the others are not asked
+  // for; else blocks stay alike, which is how a device that joins their steps knows them.
+  virtual bool skips_rows() const { return true; }
   // Throws kUnsupported naming op, direction, dtypes, sizes and back end.
   virtual Selection select(const Plan& plan) const = 0;
   // Programs that never run at the same time may share one arena, as large as the largest of them

@@ -195,6 +195,7 @@ class PackingCase {
     StepOptions s;
     s.limits = limits;
     s.positions = kLongest;
+    s.skips_rows = c_.backend().skips_rows();
     TrainStep step(config_, c_.weights(), train_adapter(*adapter_), s);
     step.add_sizes(c_.weights(), sizes);
     step.compile(c_.backend(), c_.weights());

@@ -43,6 +43,7 @@ TrainCase::TrainCase(Backend& backend, const ModelConfig& config, ModelWeights& 
       choose_limits(rows, Order(rows.size(), rows.size() / options.adapters, options.seed, false),
                     backend.tokens_at_once());
   s.positions = options.seq;
+  s.skips_rows = backend.skips_rows();
   s.split_prefix = options.keep_prefix;
   if (options.keep_prefix) s.kept_tokens = options.batch_size * options.seq;
   std::vector<const Adapter*> lanes;

@@ -35,19 +35,28 @@ int64_t DecoderEngine::cache_bytes() const {
   return bytes;
 }
 
+DecoderPlanOptions DecoderEngine::bucket_options(const Backend& backend, ParamSource source,
+                                                 int64_t slots, int64_t context, int64_t tokens,
+                                                 Tail tail) {
+  DecoderPlanOptions o;
+  o.tokens = tokens;
+  o.positions = context;
+  o.source = std::move(source);
+  o.cache_rows = slots * context;
+  o.walks = walks(tail);
+  if (!o.walks) o.rows = std::min(tokens, slots);
+  o.skips_rows = backend.skips_rows();
+  return o;
+}
+
 DecoderEngine::Bucket DecoderEngine::record_bucket(const ModelConfig& config,
                                                    const ModelWeights& weights,
-                                                   const DecoderPlanOptions& options, int64_t slots,
-                                                   Tail tail) {
+                                                   const DecoderPlanOptions& options, Tail tail) {
   Bucket b;
   b.plan = std::make_unique<DecoderPlan>(config, weights, options);
   Recorder& r = b.plan->recorder();
-  ValueId x = b.plan->hidden();
-  if (!walks(tail)) {
-    b.rows = r.feed("rows", {std::min(options.tokens, slots)}, DType::kI32);
-    x = r.gather_rows(x, b.rows);
-  }
-  b.logits = b.plan->logits(x);
+  b.rows = b.plan->rows();
+  b.logits = b.plan->logits(b.plan->hidden());
   if (walks(tail)) b.log = r.state("log", {kMostSteps, options.tokens}, DType::kI32);
   if (draws(tail)) {
     const Shape shape{b.plan->plan().value(b.logits).shape.rows(), kDrawWords};
@@ -61,26 +70,19 @@ DecoderEngine::Bucket DecoderEngine::record_bucket(const ModelConfig& config,
 }
 
 std::unique_ptr<DecoderPlan> DecoderEngine::record(const ModelConfig& config,
-                                                   const ModelWeights& weights, ParamSource source,
+                                                   const ModelWeights& weights,
+                                                   const Backend& backend, ParamSource source,
                                                    int64_t slots, int64_t context, int64_t tokens) {
-  DecoderPlanOptions o;
-  o.tokens = tokens_of_run(tokens);
-  o.positions = context;
-  o.source = source;
-  o.cache_rows = slots * context;
-  return std::move(record_bucket(config, weights, o, slots, Tail::kLogits).plan);
+  const DecoderPlanOptions o = bucket_options(backend, std::move(source), slots, context,
+                                              tokens_of_run(tokens), Tail::kLogits);
+  return std::move(record_bucket(config, weights, o, Tail::kLogits).plan);
 }
 
 DecoderEngine::Bucket& DecoderEngine::bucket(int64_t tokens, Tail tail) {
   Bucket& b = buckets_[{tokens, tail}];
   if (b.program) return b;
-  DecoderPlanOptions o;
-  o.tokens = tokens;
-  o.positions = context_;
-  o.source = source_;
-  o.cache_rows = slots_ * context_;
-  o.walks = walks(tail);
-  b = record_bucket(config_, weights_, o, slots_, tail);
+  b = record_bucket(config_, weights_,
+                    bucket_options(backend_, source_, slots_, context_, tokens, tail), tail);
 
   // One arena for all buckets, as large as the largest compiled so far needs; the smaller programs
   // keep the one that they were compiled with.

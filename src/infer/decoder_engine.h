@@ -39,8 +39,8 @@ class DecoderEngine {
   static int64_t tokens_of_run(int64_t tokens);
   // The plan of a run() of `tokens` tokens by an engine that is not made: for a forecast.
   static std::unique_ptr<DecoderPlan> record(const ModelConfig& config, const ModelWeights& weights,
-                                             ParamSource source, int64_t slots, int64_t context,
-                                             int64_t tokens);
+                                             const Backend& backend, ParamSource source,
+                                             int64_t slots, int64_t context, int64_t tokens);
 
   int64_t slots() const { return slots_; }
   int64_t context() const { return context_; }
@@ -89,8 +89,11 @@ class DecoderEngine {
     ValueId rows = kNone, logits = kNone, tokens = kNone, how = kNone, log = kNone;
     std::unique_ptr<Program> program;
   };
+  static DecoderPlanOptions bucket_options(const Backend& backend, ParamSource source,
+                                           int64_t slots, int64_t context, int64_t tokens,
+                                           Tail tail);
   static Bucket record_bucket(const ModelConfig& config, const ModelWeights& weights,
-                              const DecoderPlanOptions& options, int64_t slots, Tail tail);
+                              const DecoderPlanOptions& options, Tail tail);
   Bucket& bucket(int64_t tokens, Tail tail);
   // The results of a chunk go behind those in `logits` or `drawn`, as the tail says.
   struct Results {

@@ -120,7 +120,13 @@ ValueId record_attention(Recorder& r, const ModelConfig& c, const DecoderContext
     k = cache_k;
     v = cache_v;
   }
-  ValueId attended = r.attention(q, k, v, ctx.begin, ctx.end, attr);
+  return r.attention(q, k, v, ctx.begin, ctx.end, attr);
+}
+
+// What a block adds to the stream behind its attention.
+ValueId record_output(Recorder& r, const DecoderContext& ctx, const Weights& w, int64_t layer,
+                      ValueId attended) {
+  const std::string prefix = layer_name(layer) + "self_attn.";
   return nn::linear(r, ctx.adapter, w.linear(prefix, "o_proj", {"o_proj"}), attended);
 }
 
@@ -131,6 +137,16 @@ ValueId record_mlp(Recorder& r, const ModelConfig& c, const DecoderContext& ctx,
       nn::linear(r, ctx.adapter, w.linear(prefix, "gate_up_proj", {"gate_proj", "up_proj"}), x);
   return nn::linear(r, ctx.adapter, w.linear(prefix, "down_proj", {"down_proj"}),
                     r.gated_act(gate_up, c.act));
+}
+
+// What is recorded of the rows that are asked for alone.
+DecoderContext of_rows(Recorder& r, const DecoderContext& ctx) {
+  DecoderContext some = ctx;
+  some.adapter.keys = ctx.row_keys;
+  if (ctx.row_keys != kNone)
+    for (size_t k = 0; k < some.adapter.lanes.size(); ++k)
+      some.adapter.lanes[k].keys = some.adapter.rows_of_lane(r, k, ctx.row_keys);
+  return some;
 }
 
 }  // namespace
@@ -214,16 +230,28 @@ ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& 
   ValueId x = ctx.first_block > 0 ? ctx.stream
                                   : nn::embed(r, ctx.adapter, kEmbedding,
                                               w(std::string(kEmbedding) + ".weight"), ctx.ids);
+  const int64_t skips_at = ctx.rows != kNone && ctx.skips_rows ? c.layers - 1 : -1;
+  const DecoderContext of_last = skips_at >= 0 ? of_rows(r, ctx) : DecoderContext();
+  bool all_rows = true;
   for (int64_t layer = ctx.first_block; layer < end; ++layer) {
     const std::string at = layer_name(layer);
     r.begin_block(layer >= ctx.recompute_first && layer < ctx.recompute_end);
     ValueId h = norm(r, c, ctx, w, at + "input_layernorm", x);
-    x = r.add(x, record_attention(r, c, ctx, w, layer, h));
-    h = norm(r, c, ctx, w, at + "post_attention_layernorm", x);
-    x = r.add(x, record_mlp(r, c, ctx, w, layer, h));
+    ValueId attended = record_attention(r, c, ctx, w, layer, h);
+    all_rows = layer != skips_at;
+    if (!all_rows) {
+      attended = r.gather_rows(attended, ctx.rows);
+      x = r.gather_rows(x, ctx.rows);
+    }
+    const DecoderContext& rest = all_rows ? ctx : of_last;
+    x = r.add(x, record_output(r, rest, w, layer, attended));
+    h = norm(r, c, rest, w, at + "post_attention_layernorm", x);
+    x = r.add(x, record_mlp(r, c, rest, w, layer, h));
     r.end_block();
   }
-  return ctx.end_block < 0 ? norm(r, c, ctx, w, "model.norm", x) : x;
+  if (ctx.end_block >= 0) return x;
+  x = norm(r, c, ctx, w, "model.norm", x);
+  return ctx.rows != kNone && all_rows ? r.gather_rows(x, ctx.rows) : x;
 }
 
 ValueId head_weight(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {

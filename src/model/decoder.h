@@ -54,14 +54,20 @@ struct DecoderContext {
   // It is rows `stream_rows` [T] of a state [S, hidden]; 0 where they are -1.
   ValueId stream_rows = kNone, stream_state = kNone;
 
+  // Of the last norm's output the rows that are asked for, [M], 0 where they are -1; empty: all.
+  // With `skips_rows`, what the last block makes behind its attention is made of those alone.
+  // `row_keys` [M, 2] are their rows of adapter.keys.
+  ValueId rows = kNone, row_keys = kNone;
+  bool skips_rows = false;
+
   // Decoding over a cache: k and v of the new tokens are copied to `cache_rows` [T] of the layer's
   // states [S, kv_width], and attention reads those. Empty: attention among the T tokens.
   ValueId cache_rows = kNone;
   std::vector<ValueId> cache_k, cache_v;
 };
 
-// Token ids (or the residual stream) to the last norm's output [T, hidden], or to the residual
-// stream behind end_block.
+// Token ids (or the residual stream) to the last norm's output [T, hidden], or the rows of it that
+// are asked for, or to the residual stream behind end_block.
 ValueId record_decoder(Recorder& r, const ModelConfig& config, const DecoderContext& context);
 
 // The value of the head's weight [V, D]: the embedding when tied, unless an adapter has its own.

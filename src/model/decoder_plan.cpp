@@ -36,6 +36,11 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
       options.walks ? r.state("begin", {t}, DType::kI32) : r.feed("begin", {t}, DType::kI32);
   context_.end = row("end", 2);
   context_.rope_table = r.weight("rope", {options.positions, config.head_dim}, DType::kF32);
+  if (options.rows > 0) {
+    context_.rows = r.feed("rows", {options.rows}, DType::kI32);
+    // To pick nearly all of them from two values, and to put them back in reverse, saves nothing.
+    context_.skips_rows = options.skips_rows && 4 * options.rows <= 3 * t;
+  }
   context_.recompute_first = options.recompute_first;
   context_.recompute_end = options.recompute_end;
 
@@ -46,7 +51,7 @@ DecoderPlan::DecoderPlan(const ModelConfig& config, const ModelWeights& weights,
     context_.adapter.adapter = adapter;
     bool drops = false;
     for (const LoraModule& m : adapter->modules()) drops |= m.dropout > 0;
-    if (drops && options.training) context_.adapter.keys = r.feed("keys", {t, 2}, DType::kI32);
+    if (drops && options.training) add_keys();
     if (!adapter->frozen().empty())
       context_.adapter.frozen =
           r.weight("adapter.frozen", {static_cast<int64_t>(adapter->frozen().size())}, DType::kF32);
@@ -101,6 +106,12 @@ ValueId DecoderPlan::kl_head(const KlHeads& heads, const KlAttr& attr) {
   return nn::kl_head(recorder_, context_.adapter, "lm_head", heads, attr);
 }
 
+void DecoderPlan::add_keys() {
+  context_.adapter.keys = recorder_.feed("keys", {options_.tokens, 2}, DType::kI32);
+  if (context_.skips_rows)
+    context_.row_keys = recorder_.feed("row_keys", {options_.rows, 2}, DType::kI32);
+}
+
 void DecoderPlan::add_lanes(DType compute) {
   const std::vector<const Adapter*>& lanes = options_.source.lanes;
   bool drops = false, counts = false;
@@ -115,8 +126,7 @@ void DecoderPlan::add_lanes(DType compute) {
     most_ranks = std::max(most_ranks, ranks);
   }
   nn::AdapterBinding& all = context_.adapter;
-  if (drops && options_.training)
-    all.keys = recorder_.feed("keys", {options_.tokens, 2}, DType::kI32);
+  if (drops && options_.training) add_keys();
   if (counts && compute != DType::kF32)
     all.count = recorder_.weight("count", {most_ranks}, DType::kI32);
   int64_t offset = 0;

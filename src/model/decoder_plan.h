@@ -41,6 +41,9 @@ struct DecoderPlanOptions {
   int64_t first_block = 0, end_block = -1;  // a part of the model, as in DecoderContext
   int64_t stream_rows = 0;  // of the state that a part above the first block starts from
   int64_t cache_rows = 0;   // > 0: decode over a cache of that many rows per layer
+  int64_t rows = 0;         // > 0: of hidden(), that many, which the feed rows() names
+  // What of the last block is made row by row, of those alone, where they are fewer by far.
+  bool skips_rows = true;
   // Ids, positions, ends and cache rows are the rows of one state `place` [4, T] (op sample),
   // begins another, so that a step may make the next one's.
   bool walks = false;
@@ -55,10 +58,13 @@ class DecoderPlan {
   Plan& plan() { return plan_; }
   const Plan& plan() const { return plan_; }
   const ModelConfig& config() const { return config_; }
+  const DecoderPlanOptions& options() const { return options_; }
 
-  // [T, D], behind the last norm, or the residual stream of a part that ends below it.
+  // [T, D], behind the last norm, or the residual stream of a part that ends below it; [M, D] with
+  // `rows` of the options.
   ValueId hidden() const { return hidden_; }
-  ValueId head_weight() const { return head_; }  // kNone for such a part
+  ValueId rows() const { return context_.rows; }  // i32 [M]; kNone without them
+  ValueId head_weight() const { return head_; }   // kNone for such a part
   // Behind the hidden rows x [M, D], with an adapter's share: logits f32 [M, V], or the
   // log-probabilities [M] of targets.
   ValueId logits(ValueId x);
@@ -74,6 +80,7 @@ class DecoderPlan {
   Bindings bind(Backend& backend, ModelWeights& weights) const;
 
  private:
+  void add_keys();
   void add_lanes(DType compute);
 
   ModelConfig config_;

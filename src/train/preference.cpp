@@ -86,8 +86,8 @@ ValueId PreferenceLoss::record(DecoderPlan& plan, const TargetTail& tail, const 
   limits_ = limits;
   if (options_.reference) {
     const ReferenceModel& model = *options_.reference;
-    reference_ =
-        std::make_shared<Scorer>(*model.config, *model.weights, model.source, limits, positions);
+    reference_ = std::make_shared<Scorer>(*model.config, *model.weights, model.source, limits,
+                                          positions, plan.options().skips_rows);
   }
   for (const auto& other : others_) {
     other->limits_ = limits_;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/scorer.h"
 
+#include <algorithm>
+
 namespace wick {
 
-TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr) {
+TargetTail record_targets(DecoderPlan& plan, const HeadAttr& attr) {
   Recorder& r = plan.recorder();
   TargetTail tail;
-  tail.rows = r.feed("rows", {targets}, DType::kI32);
-  tail.targets = r.feed("targets", {targets}, DType::kI32);
-  tail.x = r.gather_rows(plan.hidden(), tail.rows);
+  tail.x = plan.hidden();
+  tail.targets = r.feed("targets", {plan.plan().value(plan.rows()).shape[0]}, DType::kI32);
   tail.logp = plan.head(tail.x, tail.targets, attr);
   return tail;
 }
@@ -42,21 +43,29 @@ void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail
   feed_tokens(program, plan, pack);
   if (plan.context().stream_rows != kNone)
     feed_first(program, plan, plan.context().stream_rows, stream);
-  feed_first(program, plan, tail.rows, pack.rows);
+  feed_first(program, plan, plan.rows(), pack.rows);
   feed_first(program, plan, tail.targets, pack.targets);
+  if (plan.context().row_keys == kNone) return;
+  std::vector<int32_t> keys(2 * pack.rows.size(), 0);
+  for (size_t m = 0; m < pack.rows.size(); ++m)
+    if (const int32_t row = pack.rows[m]; row >= 0)
+      std::copy_n(pack.keys.begin() + 2 * row, 2, keys.begin() + 2 * static_cast<int64_t>(m));
+  feed_first(program, plan, plan.context().row_keys, keys);
 }
 
 Scorer::Scorer(const ModelConfig& config, const ModelWeights& weights, ParamSource source,
-               const PackLimits& limits, int64_t positions, int64_t first_block,
+               const PackLimits& limits, int64_t positions, bool skips_rows, int64_t first_block,
                int64_t stream_rows) {
   DecoderPlanOptions o;
   o.tokens = limits.tokens;
+  o.rows = limits.targets;
+  o.skips_rows = skips_rows;
   o.positions = positions;
   o.source = source;
   o.first_block = first_block;
   o.stream_rows = stream_rows;
   plan_ = std::make_unique<DecoderPlan>(config, weights, o);
-  tail_ = record_targets(*plan_, limits.targets);
+  tail_ = record_targets(*plan_);
   plan_->plan().results.push_back(tail_.logp);
   fuse(plan_->plan());
   check(plan_->plan());

@@ -10,13 +10,13 @@
 
 namespace wick {
 
-// The feeds behind a DecoderPlan that pick the predicted tokens, and the log-probabilities.
+// What is behind a DecoderPlan whose rows() are those that predict the targets.
 struct TargetTail {
-  ValueId rows = kNone, targets = kNone;
+  ValueId targets = kNone;
   ValueId x = kNone;     // [M, D]: the targets' rows of the hidden state
   ValueId logp = kNone;  // f32 [M]
 };
-TargetTail record_targets(DecoderPlan& plan, int64_t targets, const HeadAttr& attr = {});
+TargetTail record_targets(DecoderPlan& plan, const HeadAttr& attr = {});
 // Ids, positions, ranges and keys, as far as the plan has them; of a pack that has more slots, or
 // targets, than the plan the first ones, which are those that are used.
 void feed_tokens(Program& program, const DecoderPlan& plan, const Pack& pack);
@@ -27,10 +27,11 @@ void feed_pack(Program& program, const DecoderPlan& plan, const TargetTail& tail
 
 class Scorer {
  public:
-  // Records only. `positions` is above every position in the data.
+  // Records only. `positions` is above every position in the data; `skips_rows` as in
+  // DecoderPlanOptions.
   Scorer(const ModelConfig& config, const ModelWeights& weights, ParamSource source,
-         const PackLimits& limits, int64_t positions, int64_t first_block = 0,
-         int64_t stream_rows = 0);
+         const PackLimits& limits, int64_t positions, bool skips_rows = true,
+         int64_t first_block = 0, int64_t stream_rows = 0);
 
   const Plan& plan() const { return plan_->plan(); }
   MemoryForecast forecast(const Backend& backend) const {

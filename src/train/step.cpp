@@ -25,9 +25,12 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
                      std::min(options.limits.targets, options.largest_pack)};
   const PackLimits micro{lanes * micro_limits_.tokens, lanes * micro_limits_.targets};
   o.tokens = micro.tokens;
+  o.rows = micro.targets;
   o.positions = options.positions;
   o.training = true;
   o.recompute_first = first_trained_block(trainable_, config_);
+  // A last block that is frozen may be kept, of all rows: then it has the same bits as here.
+  o.skips_rows = options.skips_rows && o.recompute_first < config_.layers;
   o.recompute_end = options.recompute_blocks < 0
                         ? config_.layers
                         : std::min(config_.layers, o.recompute_first + options.recompute_blocks);
@@ -41,7 +44,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     o.stream_rows = prefix_->buffer_rows();
   }
   micro_ = std::make_unique<DecoderPlan>(config_, weights, o);
-  tail_ = record_targets(*micro_, micro.targets, {options.skip_below});
+  tail_ = record_targets(*micro_, {options.skip_below});
   {
     Recorder& r = micro_->recorder();
     if (options.loss) {
@@ -59,7 +62,7 @@ TrainStep::TrainStep(const ModelConfig& config, const ModelWeights& weights, Tra
     check(micro_->plan());
   }
   scorer_ = std::make_unique<Scorer>(config_, weights, trainable_.source(), all, options.positions,
-                                     below, o.stream_rows);
+                                     o.skips_rows, below, o.stream_rows);
 
   record_update();
 }

@@ -61,6 +61,7 @@ struct StepOptions {
   bool split_prefix = false;
   int64_t kept_tokens = 0;   // of which the device keeps those rows
   int64_t stream_slots = 0;  // of a smaller size (add_sizes): the slots of the whole
+  bool skips_rows = true;    // DecoderPlanOptions'
   float skip_below = 0;      // HeadAttr's
   Op optimizer = Op::kAdamw;
   LossMaker loss = {};  // null: the likelihood of the targets

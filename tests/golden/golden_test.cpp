@@ -73,7 +73,10 @@ class Golden : public testing::TestWithParam<Param> {
     const bool full = trainable.adapter == nullptr;
     std::vector<float> start = full ? initial_weights(trainable, c_.weights) : c_.adapter_params;
     TrainStep step(c_.config, c_.weights, std::move(trainable),
-                   {.limits = limits, .positions = 32, .recompute_blocks = recompute ? -1 : 0});
+                   {.limits = limits,
+                    .positions = 32,
+                    .recompute_blocks = recompute ? -1 : 0,
+                    .skips_rows = backend_->skips_rows()});
     const int64_t forecast = step.forecast(*backend_).arena;
     step.compile(*backend_, c_.weights);
     EXPECT_EQ(step.arena_bytes(), forecast);

@@ -92,9 +92,11 @@ class Kinds : public testing::TestWithParam<Param> {
       open_backend({.device = GetParam().device, .threads = 1, .cpu_isa = {}});
 
   TrainStep make_step(bool recompute) {
-    TrainStep step(
-        c_.config, c_.weights, train_adapter(c_.adapter),
-        {.limits = roomy_limits(c_), .positions = 32, .recompute_blocks = recompute ? -1 : 0});
+    TrainStep step(c_.config, c_.weights, train_adapter(c_.adapter),
+                   {.limits = roomy_limits(c_),
+                    .positions = 32,
+                    .recompute_blocks = recompute ? -1 : 0,
+                    .skips_rows = backend_->skips_rows()});
     step.compile(*backend_, c_.weights);
     step.set_params(c_.adapter_params);
     return step;
@@ -140,7 +142,8 @@ TEST_P(Kinds, TenUpdates) {
 TEST_P(Kinds, LanesOfOneStep) {
   const Adapter* lanes[] = {&c_.adapter, &c_.adapter};
   const PackLimits limits = roomy_limits(c_);
-  TrainStep step(c_.config, c_.weights, train_adapters(lanes), {.limits = limits, .positions = 32});
+  TrainStep step(c_.config, c_.weights, train_adapters(lanes),
+                 {.limits = limits, .positions = 32, .skips_rows = backend_->skips_rows()});
   step.compile(*backend_, c_.weights);
   std::vector<float> params = c_.adapter_params;
   params.insert(params.end(), c_.adapter_params.begin(), c_.adapter_params.end());

@@ -110,6 +110,7 @@ class Preference : public testing::TestWithParam<std::tuple<std::string, std::st
     StepOptions options;
     options.limits = limits;
     options.positions = 64;
+    options.skips_rows = backend_->skips_rows();
     options.loss = pairs_.maker(kind_, rows_.size(), packing_);
     TrainStep step(c.config, c.weights, train_adapter(c.adapter), options);
     step.compile(*backend_, c.weights);
@@ -229,6 +230,7 @@ TEST(Kto, RowsWithLabelsAreThePairsTakenApart) {
   StepOptions options;
   options.limits = {67, 90};
   options.positions = 64;
+  options.skips_rows = backend->skips_rows();
   options.loss = pairs.maker("kto", rows.size(), true);
   TrainStep step(c.config, c.weights, train_adapter(c.adapter), options);
   step.compile(*backend, c.weights);

@@ -118,6 +118,7 @@ class CudaBackend final : public Backend {
   DType preferred_compute() const override { return DType::kBF16; }
   int64_t tokens_at_once() const override { return 8192; }
   bool runs_ahead() const override { return true; }
+  bool skips_rows() const override { return false; }
 
   // What the tensor cores want: bf16, whatever the file has; codes in padded rows.
   std::vector<WeightForm> weight_forms(const Plan& plan) const override {
