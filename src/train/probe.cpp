@@ -235,11 +235,13 @@ SpeedProbe::SpeedProbe(Backend& backend, const ModelConfig& config, const ModelW
                         std::max(cut.layers, kLayerBytes / std::max<int64_t>(1, layer_bytes) + 1));
   cut.windows.resize(static_cast<size_t>(cut.layers));
   cut.vocab = std::min(config.vocab, kVocabBytes / (config.hidden * element));
-  measure(backend, cut, weights, trainable, run);
+  // Among fewer layers the last one, of fewer rows, would count for more than it does in the run.
+  const bool skips_rows = backend.skips_rows() && cut.layers == config.layers;
+  measure(backend, cut, weights, trainable, run, skips_rows);
 }
 
 void SpeedProbe::measure(Backend& backend, const ModelConfig& whole, const ModelWeights& weights,
-                         const Trainable& trainable, const Case& run) {
+                         const Trainable& trainable, const Case& run, bool skips_rows) {
   cold_rate_ = first_touch_seconds(backend, run.bytes);
   const DType type = weights.dtype(weight_specs(whole).front());
   ModelWeights random =
@@ -249,6 +251,7 @@ void SpeedProbe::measure(Backend& backend, const ModelConfig& whole, const Model
 
   StepOptions options;
   options.recompute_blocks = run.recompute ? -1 : 0;
+  options.skips_rows = skips_rows;
   options.skip_below = run.skip_below;
   options.optimizer = run.optimizer;
   std::shared_ptr<Adapter> adapter;

@@ -73,7 +73,7 @@ class SpeedProbe {
  private:
   // `whole` has the layers and the vocabulary of the model that is run, and the width of the run's.
   void measure(Backend& backend, const ModelConfig& whole, const ModelWeights& weights,
-               const Trainable& trainable, const Case& run);
+               const Trainable& trainable, const Case& run, bool skips_rows);
 
   StepRates rates_;
   double update_rate_ = 0;  // seconds per trained number
