@@ -152,6 +152,37 @@ TEST(Decode, RowsOfOneSequenceBehindALongPrompt) {
   }
 }
 
+// Of prompts that are read together the last rows alone are asked for, and of some prompts none.
+TEST(Decode, AskedRowsOfPromptsAreThoseOfTheirTokens) {
+  const ModelConfig config = even_config();
+  constexpr int32_t kPrompt = 14, kSlots = 4;
+  auto token = [](int32_t slot, int32_t i) { return (37 * i + 11 * slot) % 300; };
+  for (const std::string& device : backend_names())
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      const auto backend = open_backend({.device = device, .threads = 2});
+      ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+      weights.compute_in(compute);
+      auto engine = [&] {
+        return DecoderEngine(*backend, config, weights, {}, nullptr, kSlots, 16);
+      };
+      DecoderEngine together = engine(), apart = engine();
+      std::vector<SlotToken> run;
+      std::vector<float> got, logits, want;
+      for (int32_t slot = 0; slot < kSlots; ++slot)
+        for (int32_t i = 0; i < kPrompt; ++i)
+          run.push_back({token(slot, i), slot, i, slot != 1 && i + 1 == kPrompt});
+      together.run(run, got);
+      for (int32_t slot = 0; slot < kSlots; ++slot)
+        for (int32_t i = 0; i < kPrompt; ++i) {
+          const SlotToken one = {token(slot, i), slot, i, slot != 1 && i + 1 == kPrompt};
+          apart.run({&one, 1}, logits);
+          want.insert(want.end(), logits.begin(), logits.end());
+        }
+      ASSERT_EQ(got.size(), static_cast<size_t>((kSlots - 1) * config.vocab));
+      EXPECT_LE(distance(got, want), compute == DType::kF32 ? 1e-5 : 0.02) << device;
+    }
+}
+
 // On a device whose kernels promise it, a row's bits do not depend on how many are decoded beside
 // it, nor on the run.
 TEST(Decode, ARowsBitsAreItsOwn) {
