@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/check.h"
@@ -72,34 +73,45 @@ void amx_store(float* c) {
 
 // One step of the sum. A tile of A or B is loaded as soon as its last product is on its way, two
 // products before its next: where the unit is held back for its current, loads and products take
-// turns, and this order makes neither wait for the other.
-#define WICK_AMX_STEP(start, more)                                                       \
-  _tile_loadd(5, a + b.a_tile, b.a_stride);                                              \
+// turns, and this order makes neither wait for the other. A passes by once for each panel of B and
+// is kept out of the first cache, where B's first steps stay (docs/decisions/046).
+#define WICK_AMX_STEP(start, more, load_b)                                               \
+  _tile_stream_loadd(5, a + b.a_tile, b.a_stride);                                       \
   start(0) _tile_dpbf16ps(0, 4, 6);                                                      \
-  _tile_loadd(7, at + 1024, 64);                                                         \
+  load_b(7, at + 1024, 64);                                                              \
   start(2) _tile_dpbf16ps(2, 5, 6);                                                      \
   a += b.a_step;                                                                         \
   at += b.b_step;                                                                        \
-  if (more) _tile_loadd(6, at, 64);                                                      \
+  if (more) load_b(6, at, 64);                                                           \
   start(1) _tile_dpbf16ps(1, 4, 7);                                                      \
-  if (more) _tile_loadd(4, a, b.a_stride);                                               \
+  if (more) _tile_stream_loadd(4, a, b.a_stride);                                        \
   start(3) _tile_dpbf16ps(3, 5, 7);                                                      \
   for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T1); \
   ahead += b.ahead_step;
 
+constexpr int64_t kStayingSteps = 18;  // of B in the first cache
+
 void two_tiles(const Block& b) {
   const char *a = b.a, *at = b.b, *ahead = b.ahead;
   const int64_t last = b.steps - 1;
-  _tile_loadd(4, a, b.a_stride);
+  _tile_stream_loadd(4, a, b.a_stride);
   _tile_loadd(6, at, 64);
-  WICK_AMX_STEP(WICK_AMX_START, last > 0)
-  for (int64_t s = 1; s < last; ++s) {
-    WICK_AMX_STEP(WICK_AMX_GO_ON, true)
-    if (b.meanwhile != nullptr) b.meanwhile(b.context, s);
+  WICK_AMX_STEP(WICK_AMX_START, last > 0, _tile_loadd)
+  const int64_t busy = std::min(last, b.pieces), staying = std::min(last, kStayingSteps);
+  int64_t s = 1;
+  for (; s < busy; ++s) {
+    WICK_AMX_STEP(WICK_AMX_GO_ON, true, _tile_loadd)
+    b.meanwhile(b.context, s - 1);
+  }
+  for (; s < staying; ++s) {
+    WICK_AMX_STEP(WICK_AMX_GO_ON, true, _tile_loadd)
+  }
+  for (; s < last; ++s) {
+    WICK_AMX_STEP(WICK_AMX_GO_ON, true, _tile_stream_loadd)
   }
   if (last == 0) return;
-  WICK_AMX_STEP(WICK_AMX_GO_ON, false)
-  if (b.meanwhile != nullptr) b.meanwhile(b.context, last);
+  WICK_AMX_STEP(WICK_AMX_GO_ON, false, _tile_stream_loadd)
+  if (busy > 0) b.meanwhile(b.context, busy - 1);
 }
 
 // The same where A is in three parts: two tiles of B serve twelve products.
@@ -137,11 +149,11 @@ void two_tiles_of_parts(const Block& b) {
   WICK_AMX_STEP_OF_PARTS(WICK_AMX_START, last > 0)
   for (int64_t s = 1; s < last; ++s) {
     WICK_AMX_STEP_OF_PARTS(WICK_AMX_GO_ON, true)
-    if (b.meanwhile != nullptr) b.meanwhile(b.context, s);
+    if (s <= b.pieces) b.meanwhile(b.context, s - 1);
   }
   if (last == 0) return;
   WICK_AMX_STEP_OF_PARTS(WICK_AMX_GO_ON, false)
-  if (b.meanwhile != nullptr) b.meanwhile(b.context, last);
+  if (last <= b.pieces) b.meanwhile(b.context, last - 1);
 }
 
 void one_tile(const Block& b) {
@@ -216,7 +228,18 @@ bool trial_product() {
 
 }  // namespace
 
-const Unit kAmxUnit = {amx_begin, amx_end, amx_block, amx_store, false};
+// Pieces of 14 steps of w stay in the first cache, and up to 30 in it and the second; what is made
+// leaves room for the next panel's.
+const Unit kAmxUnit = {.begin = amx_begin,
+                       .end = amx_end,
+                       .block = amx_block,
+                       .store = amx_store,
+                       .in_order = false,
+                       .plain = {30, 14},
+                       .made = {14, 14},
+                       .parts = {32, 16},
+                       .far_w = 12 << 20,
+                       .far_y = 4 << 20};
 
 }  // namespace wick::cpu
 WICK_BF16_END

@@ -6,6 +6,7 @@
 
 #if WICK_CPU_BF16
 #include <cstring>
+#include <limits>
 
 WICK_BF16_BEGIN
 namespace wick::cpu {
@@ -113,7 +114,16 @@ void dot_block(const Block& block) {
 
 }  // namespace
 
-const Unit kDotUnit = {[](int) {}, [] {}, dot_block, [](float*) {}, true};
+const Unit kDotUnit = {.begin = [](int) {},
+                       .end = [] {},
+                       .block = dot_block,
+                       .store = [](float*) {},
+                       .in_order = true,
+                       .plain = {64, 32},
+                       .made = {32, 32},
+                       .parts = {32, 16},
+                       .far_w = std::numeric_limits<int64_t>::max(),
+                       .far_y = std::numeric_limits<int64_t>::max()};
 
 }  // namespace wick::cpu
 WICK_BF16_END

@@ -19,6 +19,8 @@ inline bool stores_words(const Finish& f, int64_t col) {
 }
 // 32 of a row's columns, rounded; `gates` has the row's 32 gates from one panel to the next.
 inline void store_words(const Finish& f, int64_t row, int64_t col, __m512i words, uint16_t* gates) {
+  if (f.past_caches)
+    return _mm512_stream_si512(reinterpret_cast<__m512i*>(words_at(f.y, row, col)), words);
   if (f.gate == nullptr) return _mm512_storeu_si512(words_at(f.y, row, col), words);
   const Operand& made = f.gate->made;
   if (col < made.cols) return _mm512_storeu_si512(gates, words);
@@ -78,6 +80,9 @@ inline void finish_rows(const float* c, const Finish& f, int64_t row, int64_t co
     _mm512_mask_storeu_epi16(to, mask, round_pairs(v0, v1));
   }
 }
+
+// What was stored past the caches is there for other threads.
+inline void fence_stores() { _mm_sfence(); }
 
 // Rows that finishing a block will touch, brought near a few at a time: a store to a line that is
 // far would hold up the next products.

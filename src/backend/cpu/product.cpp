@@ -22,9 +22,8 @@ namespace wick::cpu {
 namespace {
 
 constexpr int64_t kGroupBlocks = 8;      // blocks of rows that one thread's tasks share
-constexpr int64_t kMostSteps = 32;       // of the sum in one piece
-constexpr int64_t kPlainSteps = 64;      // where w needs no room beside itself
-constexpr int64_t kKeptSteps = 32;       // where it takes several: sums need room beside x
+constexpr int64_t kAllBlocks = 16;       // the same where w is far
+constexpr int64_t kMostSteps = 32;       // of the sum in one piece of a w that is made
 constexpr int64_t kTaskSteps = 3584;     // of 32 x 32 x 32 in one task: some 100 microseconds
 constexpr int64_t kKeptBlocks = 256;     // of sums that one task keeps
 constexpr int64_t kCBytes = 4096;        // one block of sums
@@ -49,6 +48,18 @@ const char* block_at(const Product& p, int64_t panel, int64_t s) {
                    (p.is_short ? kShortBlockBytes : kBlockBytes);
 }
 
+// Blocks of sums that one task needs at most.
+int64_t sums_of_task(int64_t blocks, int64_t panels) {
+  return std::clamp<int64_t>(blocks * panels, 2, kKeptBlocks);
+}
+// Whether a thread's tasks share all rows of x: where w is far and a piece of x leaves room for it
+// in the second cache.
+bool takes_all_rows(const Product& p) {
+  constexpr int64_t kRoom = 1 << 20;
+  const Streamed& x = p.x;
+  return p.panels * x.steps * kBlockBytes >= p.unit->far_w &&
+         x.blocks * x.outer * x.parts * kBlockBytes <= kRoom;
+}
 bool keeps_sums(const Product& p) { return p.sums != nullptr || p.x.outer < p.x.steps; }
 
 }  // namespace
@@ -58,29 +69,27 @@ WICK_BF16_BEGIN
 namespace wick::cpu {
 namespace {
 
-// What a thread does between the steps of a block: finishes the block before, a piece at a time,
-// makes the next panel of w where it is turned or codes, and brings near the sums that the next
-// block starts from.
+// What a thread does between the steps of a block: finishes the block before and brings near what
+// this one will touch, a few rows at a time, and makes the next panel of w where it is turned or
+// codes.
 struct Meanwhile {
+  static constexpr int64_t kRows = 4, kFinishing = 32 / kRows;  // rows of a piece; pieces
+
   const Product& p;
   float* c = nullptr;  // the block to finish; null: none
-  int64_t row = 0, col = 0, piece = 0;
-  // Blocks of w to make: `wanted` of a panel from a step on, one every `pause` steps of the
-  // product.
-  int64_t panel = 0, at = 0, wanted = 0, pause = 0, waited = 0;
+  int64_t row = 0, col = 0, finished = 0;
+  int64_t first_making = 0, pause = 1;    // w is made from that piece on, a block every so many
+  int64_t panel = 0, at = 0, wanted = 0;  // blocks of w to make: of a panel, from a step on
   char* made = nullptr;
-  const char* next = nullptr;  // `lines` lines to bring near, `each` a step
-  int64_t lines = 0, each = 0;
-  Near near = {};  // where this block will be stored, `near_rows` a step
-  int64_t near_rows = 0;
-  uint16_t* gates = nullptr;              // of the block to finish
+  const char* next = nullptr;  // the sums that the next block starts from; null: it starts at zero
+  Near near = {};              // where this block will be stored
+  uint16_t* gates = nullptr;   // of the block to finish
   const PanelAddends* addends = nullptr;  // the same
 
   void finish_piece() {
-    constexpr int64_t kRows = 4;
-    addends->add(c, row, piece * kRows, (piece + 1) * kRows);
-    finish_rows(c, p.finish, row, col, piece * kRows, (piece + 1) * kRows, gates);
-    if (++piece == 32 / kRows) c = nullptr;
+    addends->add(c, row, finished * kRows, (finished + 1) * kRows);
+    finish_rows(c, p.finish, row, col, finished * kRows, (finished + 1) * kRows, gates);
+    if (++finished == kFinishing) c = nullptr;
   }
   void finish() {
     while (c != nullptr) finish_piece();
@@ -93,7 +102,7 @@ struct Meanwhile {
     row = block_row;
     col = block_col;
     gates = of_gates;
-    piece = 0;
+    finished = 0;
   }
 
   void make() {
@@ -125,16 +134,18 @@ struct Meanwhile {
     while (wanted > 0) make();
   }
 
-  static void step(void* context, int64_t) {
+  static void piece(void* context, int64_t i) {
     auto* m = static_cast<Meanwhile*>(context);
-    for (int64_t i = 0; i < m->each && m->lines > 0; ++i, --m->lines, m->next += 64)
-      _mm_prefetch(m->next, _MM_HINT_T0);
-    m->near.step(m->near_rows);
-    if (m->c != nullptr) m->finish_piece();
-    if (m->wanted > 0 && ++m->waited == m->pause) {
-      m->make();
-      m->waited = 0;
+    if (i >= m->first_making) {
+      if (m->wanted > 0 && (i - m->first_making) % m->pause == 0) m->make();
+      return;
     }
+    constexpr int64_t kLines = kCBytes / 64 / kFinishing;
+    if (m->next != nullptr)
+      for (int64_t line = 0; line < kLines; ++line)
+        _mm_prefetch(m->next + (i * kLines + line) * 64, _MM_HINT_T0);
+    m->near.step(kRows);
+    if (m->c != nullptr) m->finish_piece();
   }
 };
 
@@ -151,10 +162,9 @@ void work(const Product& p, const Share& share) {
   const bool keep = keeps_sums(p);
   const bool makes = p.turned || p.is_short || p.codes != nullptr || p.rows != nullptr;
   alignas(64) char made[2][kMostSteps * kBlockBytes];
-  alignas(64) uint16_t gates[kGroupBlocks][32 * 32];
+  alignas(64) uint16_t gates[kAllBlocks][32 * 32];
   PanelAddends addends[2];  // of this panel and the one before, which may still be finished
   Meanwhile meanwhile{p};
-  meanwhile.pause = blocks;
   int64_t which = 0;  // of two blocks of sums: one is finished while the other is made
   Block b;
   if (x.row_bytes != 0) {
@@ -165,13 +175,17 @@ void work(const Product& p, const Share& share) {
   b.parts = static_cast<int>(x.parts);
   b.a_step *= x.parts;
   b.ahead_step = block_at(p, 0, 1) - block_at(p, 0, 0);
-  b.meanwhile = Meanwhile::step;
+  b.meanwhile = Meanwhile::piece;
   b.context = &meanwhile;
   p.unit->begin(16);
   for (int64_t s = 0; s < x.steps; s += x.outer) {
     b.steps = std::min(x.outer, x.steps - s);
     b.first = s == 0 && !p.continues;
     const bool finishes = s + b.steps == x.steps && p.finish.y;
+    meanwhile.first_making = finishes || (keep && !b.first) ? Meanwhile::kFinishing : 0;
+    const int64_t to_make = makes ? part_size(b.steps, blocks) : 0;
+    if (makes) meanwhile.pause = std::max<int64_t>(1, (b.steps - meanwhile.first_making) / to_make);
+    b.pieces = meanwhile.first_making + to_make * meanwhile.pause;
     for (int64_t turn = share.p0; turn < share.p1; ++turn) {
       const int64_t panel = p.finish.panel(turn, p.panels);
       b.b = block_at(p, panel, s);
@@ -201,18 +215,18 @@ void work(const Product& p, const Share& share) {
       if (finishes) added.take(p.finish, panel * 32, share.b0 * 32, share.b1 * 32);
       for (int64_t i = 0; i < blocks; ++i) {
         const int64_t block = share.b0 + i;
-        b.c = share.sums + (keep ? panel * x.blocks + block : which++ % 2) * (kCBytes / 4);
+        const int64_t kept =
+            p.sums != nullptr ? panel * x.blocks + block : (turn - share.p0) * blocks + i;
+        b.c = share.sums + (keep ? kept : which++ % 2) * (kCBytes / 4);
         b.a = x.at(block, s);
         b.a_tiles = x.rows - block * 32 <= 16 ? 1 : 2;
         b.ahead = next + i * lines * 64;
         b.ahead_lines = std::clamp<int64_t>(block_lines - i * lines, 0, lines);
-        meanwhile.next = reinterpret_cast<const char*>(b.c) + kCBytes;
-        meanwhile.lines = keep && !b.first && i + 1 < blocks ? kCBytes / 64 : 0;
-        meanwhile.each = part_size(meanwhile.lines, b.steps);
-        if (finishes) {
+        meanwhile.next = keep && !b.first && i + 1 < blocks
+                             ? reinterpret_cast<const char*>(b.c) + kCBytes
+                             : nullptr;
+        if (finishes && !p.finish.past_caches)
           meanwhile.near.block(p.finish, block * 32, panel * 32);
-          meanwhile.near_rows = part_size(32, b.steps);
-        }
         // A short block stores its sums at once, and after the ones before.
         if (b.a_tiles == 1 && b.before != nullptr) {
           p.unit->store(b.before);
@@ -226,26 +240,25 @@ void work(const Product& p, const Share& share) {
   }
   if (b.before != nullptr) p.unit->store(b.before);
   meanwhile.finish();
+  if (p.finish.past_caches) fence_stores();
   p.unit->end();
 }
 
 }  // namespace
 
-Streamed::Streamed(int64_t rows, int64_t sum, void* to, int64_t parts, bool plain)
+Streamed::Streamed(const Unit& unit, int64_t rows, int64_t sum, void* to, int64_t parts, bool plain)
     : rows(rows),
       blocks(tile_blocks(rows)),
       steps(std::max<int64_t>(1, tile_blocks(sum))),
       parts(parts),
       data(static_cast<char*>(to)) {
-  const int64_t kept = parts == 1 ? kKeptSteps : kKeptSteps / 2;
-  const int64_t whole = plain && parts == 1 ? kPlainSteps : kMostSteps;
-  outer = part_size(steps, count_of(steps, steps <= whole ? whole : kept));
+  const Unit::Cut& cut = parts > 1 ? unit.parts : plain ? unit.plain : unit.made;
+  outer = part_size(steps, count_of(steps, steps <= cut.whole ? cut.whole : cut.cut));
 }
 
-size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads) {
-  const Streamed x(std::min(rows, kMostRows), sum, nullptr);
-  const int64_t kept = x.outer < x.steps ? tile_blocks(cols) * x.blocks : 0;
-  return static_cast<size_t>(std::max<int64_t>(kept, 2 * threads) * kCBytes);
+size_t product_scratch(int64_t rows, int64_t cols, int threads) {
+  return static_cast<size_t>(
+      sums_of_task(tile_blocks(std::min(rows, kMostRows)), tile_blocks(cols)) * threads * kCBytes);
 }
 
 int64_t group_blocks(int64_t blocks) {
@@ -257,7 +270,7 @@ void multiply(ThreadPool& pool, const Product& p) {
   if (x.blocks == 0 || p.panels == 0) return;
   const bool keep = keeps_sums(p);
   // Where panels are few, more groups, so that every thread has work.
-  const int64_t all = std::max(count_of(x.blocks, kGroupBlocks),
+  const int64_t all = std::max(count_of(x.blocks, takes_all_rows(p) ? kAllBlocks : kGroupBlocks),
                                std::min(x.blocks, part_size(pool.threads(), p.panels)));
   const int64_t height = part_size(x.blocks, all), groups = part_size(x.blocks, height);
   // The first panel of a task is turned while nothing is multiplied: longer tasks then.
@@ -267,7 +280,7 @@ void multiply(ThreadPool& pool, const Product& p) {
   const int64_t wanted = part_size((keep ? 1 : 4 / longer) * pool.threads(), groups);
   const int64_t together = p.finish.together(), sets = p.panels / together;
   const int64_t parts =
-      std::min(sets, std::max(wanted, count_of(p.panels, std::max<int64_t>(1, most))));
+      std::min(sets, std::max(wanted, count_of(sets, std::max<int64_t>(1, most / together))));
   in_groups(pool, groups, parts, [&](int64_t group, int64_t part, int worker) {
     Share share;
     share.p0 = sets * part / parts * together;
@@ -275,7 +288,7 @@ void multiply(ThreadPool& pool, const Product& p) {
     share.b0 = group * height;
     share.b1 = std::min(x.blocks, share.b0 + height);
     share.sums = p.sums != nullptr ? p.sums : static_cast<float*>(p.scratch);
-    if (!keep) share.sums += worker * 2 * (kCBytes / 4);
+    if (p.sums == nullptr) share.sums += worker * sums_of_task(x.blocks, p.panels) * (kCBytes / 4);
     work(p, share);
   });
 }
@@ -294,8 +307,8 @@ bool lies_ready(const Operand& x, int64_t rows) {
          reinterpret_cast<uintptr_t>(x.data) % 64 == 0;
 }
 
-Streamed in_place(const Operand& x, int64_t row, int64_t rows, bool plain) {
-  Streamed s(rows, x.cols, x.as<char>() + row * x.ld * 2, 1, plain);
+Streamed in_place(const Unit& unit, const Operand& x, int64_t row, int64_t rows, bool plain) {
+  Streamed s(unit, rows, x.cols, x.as<char>() + row * x.ld * 2, 1, plain);
   s.row_bytes = x.ld * 2;
   return s;
 }

@@ -44,9 +44,11 @@ struct Block {
   // What is read soon: each step brings `ahead_lines` lines near, `ahead_step` bytes on.
   const char* ahead = nullptr;
   int64_t ahead_step = 0, ahead_lines = 0;
-  // Called with each step where a unit has time for other work; may be null.
-  void (*meanwhile)(void* context, int64_t step) = nullptr;
+  // Other work, in pieces 0, 1, …: where a unit has time for it, one with each step. What is left
+  // is for whoever asked.
+  void (*meanwhile)(void* context, int64_t piece) = nullptr;
   void* context = nullptr;
+  int64_t pieces = 0;
 };
 
 struct Unit {
@@ -57,6 +59,16 @@ struct Unit {
   // Of few rows, whose w comes from memory: it is read line after line, with nothing brought near,
   // because the processor's own prefetching follows that best, and Block::beside is taken.
   bool in_order;
+  // How sums are cut: up to `whole` steps are one piece, more are pieces of up to `cut`.
+  struct Cut {
+    int64_t whole, cut;
+  };
+  Cut plain, made, parts;  // w as it lies; made when it is needed; beside x in parts
+  // From so many bytes of w on, a thread takes all rows of x and not half of them, so that w comes
+  // from memory for one thread only.
+  int64_t far_w;
+  // From so many bytes of y on it is stored past the caches.
+  int64_t far_y;
 };
 extern const Unit kAmxUnit;  // where amx_works()
 extern const Unit kDotUnit;  // where avx512_bf16_works()
@@ -74,9 +86,13 @@ struct Streamed {
   int64_t row_bytes = 0;  // read where it lies, this far from a row to the next; 0: packed
 
   Streamed() = default;
-  // `plain`: the other operand is read as it lies, and a longer sum may stay in one piece.
-  Streamed(int64_t rows, int64_t sum, void* to, int64_t parts = 1, bool plain = false);
-  size_t bytes() const { return static_cast<size_t>(blocks * steps * parts * kBlockBytes); }
+  // `plain`: the other operand is read as it lies.
+  Streamed(const Unit& unit, int64_t rows, int64_t sum, void* to, int64_t parts = 1,
+           bool plain = false);
+  static size_t bytes_of(int64_t rows, int64_t sum, int64_t parts = 1) {
+    return static_cast<size_t>(tile_blocks(rows) * std::max<int64_t>(1, tile_blocks(sum)) * parts) *
+           kBlockBytes;
+  }
   // Where step s of block b lies; packed, the steps of one stretch of `outer` follow each other.
   char* at(int64_t b, int64_t s) const {
     if (row_bytes != 0) return data + b * 32 * row_bytes + s * 64;
@@ -95,7 +111,7 @@ void pack_left(ThreadPool& pool, const Operand& x, int64_t row, int64_t rows, co
 // The same read in place, for whole blocks and aligned rows; tiles then come from scattered lines,
 // which a few panels repay by what packing would cost.
 bool lies_ready(const Operand& x, int64_t rows);
-Streamed in_place(const Operand& x, int64_t row, int64_t rows, bool plain);
+Streamed in_place(const Unit& unit, const Operand& x, int64_t row, int64_t rows, bool plain);
 // Columns [col, col + cols) of row-major bf16 `x` [sum, *] as left operand: the sum runs down x.
 void pack_left_columns(ThreadPool& pool, const Operand& x, int64_t col, int64_t cols,
                        const Streamed& to);
@@ -129,6 +145,7 @@ struct Finish {
   const Gate* gate = nullptr;
   std::span<const Addend> addends = {};  // added to the sums before anything else, with scale 1
   int64_t above = 0;                     // rows of theirs that are before y's
+  bool past_caches = false;              // y, whole lines of bf16, is not read soon
   int64_t panel(int64_t i, int64_t panels) const {
     return gate != nullptr ? gate->panel(i, panels) : i;
   }
@@ -151,7 +168,7 @@ struct Product {
   bool continues = false;   // the sums start at what `sums` holds
   void* scratch = nullptr;  // product_scratch(); none with `sums`
 };
-size_t product_scratch(int64_t rows, int64_t cols, int64_t sum, int threads);
+size_t product_scratch(int64_t rows, int64_t cols, int threads);
 void multiply(ThreadPool& pool, const Product& p);
 
 // Rows of a streamed operand that are multiplied at a time: more are cut by the caller.

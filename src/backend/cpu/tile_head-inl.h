@@ -50,13 +50,13 @@ struct Work {
     auto bytes_of = [&](size_t n) { return static_cast<char*>(pieces.take(n)); };
     kept = reinterpret_cast<int32_t*>(floats(m));
     x = bytes_of(static_cast<size_t>(rows * d) * dtype_bytes(x_type));
-    left = bytes_of(Streamed(rows, d, nullptr, parts).bytes());
+    left = bytes_of(Streamed::bytes_of(rows, d, parts));
     logits = floats(panels * blocks * kSums);
     reference = floats(blocks * 32);
     total = floats(blocks * 32);
     chosen = floats(blocks * 32);
     if (sum) {
-      weights = bytes_of(Streamed(rows, words, nullptr, parts).bytes());
+      weights = bytes_of(Streamed::bytes_of(rows, words, parts));
       sums = floats(tile_blocks(d) * blocks * kSums);
     }
     if (needs_tiles(w) && parts == 1) tiles = bytes_of(tiles_bytes(words, d));

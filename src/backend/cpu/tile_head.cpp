@@ -72,7 +72,8 @@ struct Pass {
       for (int64_t r = 0; r < rows; ++r)
         std::memcpy(row_of(picked, r), row_of(x, which[r]),
                     static_cast<size_t>(d) * dtype_bytes(x.dtype));
-      const Streamed left(rows, d, work.left, work.parts);
+      const bool plain = work.parts == 1 && w.form != WeightForm::kShortTiles;
+      const Streamed left(unit, rows, d, work.left, work.parts, plain);
       pack_left(pool, picked, 0, rows, left);
       begin();
       for (int64_t v0 = 0; v0 < w.rows; v0 += chunk_words) {
@@ -201,7 +202,7 @@ void tile_head_fwd(const Unit& unit, const StepArgs& args) {
     if (skips) std::fill_n(work.sums, tile_blocks(d) * pass.blocks * kSums, 0.0f);
   };
   auto chunk = [&](int64_t v0, int64_t words, const TiledWeight& of_chunk) {
-    const Streamed weights(pass.rows, words, work.weights, work.parts);
+    const Streamed weights(unit, pass.rows, words, work.weights, work.parts);
     std::atomic<bool> any{!skips};
     pass.for_halves(weights, words, [&](const Half& h) {
       take_chunk(h, pass, v0, keep);
@@ -271,7 +272,7 @@ void tile_head_bwd(const Unit& unit, const StepArgs& args) {
                   args.scratch);
   Pass pass{pool, unit, x, w, targets, work};
   auto chunk = [&](int64_t v0, int64_t words, const TiledWeight& of_chunk) {
-    const Streamed weights(pass.rows, words, work.weights, work.parts);
+    const Streamed weights(unit, pass.rows, words, work.weights, work.parts);
     pass.for_halves(weights, words, [&](const Half& h) {
       float shift[16], g[16];
       int64_t target[16];

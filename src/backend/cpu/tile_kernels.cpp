@@ -16,22 +16,30 @@ int64_t stretch_of(int64_t rows) {
   return tile_blocks((rows + parts - 1) / parts) * 32;
 }
 
+// Whether y is so large that it leaves the caches before anybody reads it, and is written in whole
+// lines.
+bool is_far(const Finish& finish, const Unit& unit) {
+  const Operand& y = finish.y;
+  return is_bf16(y) && !finish.add && finish.gate == nullptr && lies_ready(y, 32) &&
+         y.rows * y.cols * 2 >= unit.far_y;
+}
+
 // Multiplies one stretch of y's rows after the other; load(row, rows, scratch) gives the left
 // operand's.
 template <typename Load>
 void in_stretches(ThreadPool& pool, Product product, int64_t sum, int64_t parts,
                   const Finish& finish, Pieces& pieces, const Load& load) {
   const int64_t all = finish.y.rows, stretch = stretch_of(all);
-  const Streamed most(std::min(all, stretch), sum, nullptr, parts);
   product.panels = tile_blocks(finish.y.cols);
-  void* streamed = pieces.take(most.bytes());
-  product.scratch = pieces.take(product_scratch(stretch, finish.y.cols, sum, pool.threads()));
+  void* streamed = pieces.take(Streamed::bytes_of(std::min(all, stretch), sum, parts));
+  product.scratch = pieces.take(product_scratch(stretch, finish.y.cols, pool.threads()));
   for (int64_t row = 0; row < all; row += stretch) {
     const int64_t rows = std::min(stretch, all - row);
     product.x = load(row, rows, streamed);
     product.finish = finish;
     product.finish.y = rows_of(finish.y, row, rows);
     product.finish.above = row;
+    product.finish.past_caches = is_far(finish, *product.unit);
     Gate gate;
     if (finish.gate != nullptr) {
       gate.made = rows_of(finish.gate->made, row, rows);
@@ -72,8 +80,8 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
                 .rows = w.rows},
                x.cols, parts, finish, pieces, [&](int64_t row, int64_t rows, void* scratch) {
                  if (parts == 1 && few_panels && lies_ready(x, rows))
-                   return in_place(x, row, rows, plain);
-                 const Streamed packed(rows, x.cols, scratch, parts, plain);
+                   return in_place(unit, x, row, rows, plain);
+                 const Streamed packed(unit, rows, x.cols, scratch, parts, plain);
                  pack_left(pool, x, row, rows, packed);
                  return packed;
                });
@@ -82,8 +90,8 @@ void multiply_rows(ThreadPool& pool, const Unit& unit, const Operand& x, const T
 size_t rows_scratch(int64_t rows, int64_t cols, int64_t sum, int threads, int64_t parts) {
   const int64_t stretch = stretch_of(rows);
   Pieces pieces(nullptr);
-  pieces.take(Streamed(std::min(rows, stretch), sum, nullptr, parts).bytes());
-  pieces.take(product_scratch(stretch, cols, sum, threads));
+  pieces.take(Streamed::bytes_of(std::min(rows, stretch), sum, parts));
+  pieces.take(product_scratch(stretch, cols, threads));
   return pieces.bytes();
 }
 
@@ -93,7 +101,7 @@ void multiply_columns(ThreadPool& pool, const Unit& unit, const Operand& a, cons
   pack_right_columns(pool, b, right);
   in_stretches(pool, {.unit = &unit, .w = right}, a.rows, 1, finish, pieces,
                [&](int64_t row, int64_t rows, void* scratch) {
-                 const Streamed packed(rows, a.rows, scratch);
+                 const Streamed packed(unit, rows, a.rows, scratch, 1, true);
                  pack_left_columns(pool, a, row, rows, packed);
                  return packed;
                });

@@ -345,6 +345,33 @@ TEST(Tiles, RowsAreIndependent) {
   }
 }
 
+// Nor on how large w and y are, from which on they are read by one thread and stored past caches.
+TEST(Tiles, LargeOperandsGiveTheSameRows) {
+  Rng rng(5);
+  const int64_t m = 470, n = 7168, k = 896, row = 330, rows = 37;
+  const Grid w = Grid::normal(rng, n, k, kBF16).tiles();
+  for (cpu::Rung rung : tile_rungs())
+    for (Dir dir : {Dir::kForward, Dir::kBackward}) {
+      const bool forward = dir == Dir::kForward;
+      const int64_t in = forward ? k : n, out = forward ? n : k;
+      const Grid x = Grid::normal(rng, m, in, kBF16);
+      Grid part = x;
+      part.operand.data = x.at(row, 0);
+      part.operand.rows = rows;
+      auto product = [&](const Grid& of, int64_t count, int threads) {
+        const Grid y(count, out, kBF16);
+        return run(forward ? Call{Op::kLinear, dir, LinearAttr{}, {of, w, Grid()}, {y}}
+                           : Call{Op::kLinear, dir, LinearAttr{}, {of, Grid(), w}, {y}},
+                   rung, threads)[0];
+      };
+      const Grid y = product(x, m, 2), z = product(part, rows, 1), again = product(x, m, 3);
+      for (int64_t c = 0; c < out; ++c) {
+        for (int64_t r = 0; r < rows; ++r) ASSERT_EQ(z.get(r, c), y.get(row + r, c)) << c;
+        for (int64_t r = 0; r < m; ++r) ASSERT_EQ(again.get(r, c), y.get(r, c)) << c;
+      }
+    }
+}
+
 TEST(Tiles, Embed) {
   Rng rng(5);
   const Grid table = Grid::normal(rng, 70, 45, kBF16).tiles();
