@@ -76,7 +76,7 @@ void amx_store(float* c) {
 // turns, and this order makes neither wait for the other. A passes by once for each panel of B and
 // is kept out of the first cache, where B's first steps stay (docs/decisions/046).
 #define WICK_AMX_STEP(start, more, load_b)                                               \
-  _tile_stream_loadd(5, a + b.a_tile, b.a_stride);                                       \
+  _tile_stream_loadd(5, a + 16 * b.a_stride, b.a_stride);                                \
   start(0) _tile_dpbf16ps(0, 4, 6);                                                      \
   load_b(7, at + 1024, 64);                                                              \
   start(2) _tile_dpbf16ps(2, 5, 6);                                                      \

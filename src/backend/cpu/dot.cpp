@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product of two panels with AVX-512's dot products of bf16 pairs: 8 rows x 32 columns of sums
-// stay in registers. Bound by multiply-adds.
+// The product of two panels with AVX-512's dot products of bf16 pairs: up to 11 rows x 32 columns
+// of sums stay in registers, a block's 32 rows in three turns. Bound by multiply-adds.
 #include "backend/cpu/bf16-inl.h"
 #include "backend/cpu/product.h"
 
@@ -18,15 +18,19 @@ inline __m512bh pair_in_all_lanes(const char* at) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
 }
 
-template <int Rows>
-void some_rows(const Block& b, const char* a, float* c) {
+// Where a row's sums lie in Block::c.
+constexpr int sums_of(int row) { return row / 16 * 512 + row % 16 * 16; }
+
+template <int First, int Rows>
+void some_rows(const Block& b) {
   __m512 sum[Rows][2];
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i) {
-    sum[i][0] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + i * 16);
-    sum[i][1] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + i * 16 + 256);
+    const float* c = b.c + sums_of(First + i);
+    sum[i][0] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c);
+    sum[i][1] = b.first ? _mm512_setzero_ps() : _mm512_load_ps(c + 256);
   }
-  const char *at = b.b, *ahead = b.ahead;
+  const char *a = b.a + First * b.a_stride, *at = b.b, *ahead = b.ahead;
   for (int64_t s = 0; s < b.steps; ++s, a += b.a_step, at += b.b_step) {
     for (int64_t i = 0; i < b.ahead_lines; ++i) _mm_prefetch(ahead + i * 64, _MM_HINT_T1);
     ahead += b.ahead_step;
@@ -43,8 +47,8 @@ void some_rows(const Block& b, const char* a, float* c) {
   }
   WICK_UNROLL
   for (int i = 0; i < Rows; ++i) {
-    _mm512_store_ps(c + i * 16, sum[i][0]);
-    _mm512_store_ps(c + i * 16 + 256, sum[i][1]);
+    _mm512_store_ps(b.c + sums_of(First + i), sum[i][0]);
+    _mm512_store_ps(b.c + sums_of(First + i) + 256, sum[i][1]);
   }
 }
 
@@ -100,16 +104,20 @@ void dot_block(const Block& block) {
                                             few_rows<4, 1>};
   if (block.beside != nullptr) return few_rows<1, 2>(block);
   if (block.a_tiles == 1 && block.a_rows <= 4) return kFew[block.a_rows - 1](block);
-  using Fn = void (*)(const Block&, const char*, float*);
-  constexpr Fn kTable[] = {some_rows<1>, some_rows<2>, some_rows<3>, some_rows<4>,
-                           some_rows<5>, some_rows<6>, some_rows<7>, some_rows<8>};
-  Block b = block;
-  for (int tile = 0; tile < b.a_tiles; ++tile)
-    for (int row = 0; row < b.a_rows; row += 8) {
-      kTable[std::min(8, b.a_rows - row) - 1](b, b.a + tile * b.a_tile + row * b.a_stride,
-                                              b.c + tile * 512 + row * 16);
-      b.ahead_lines = 0;
-    }
+  Block rest = block;
+  rest.ahead_lines = 0;  // brought near with the first rows
+  if (block.a_tiles == 2) {
+    some_rows<0, 11>(block);
+    some_rows<11, 11>(rest);
+    return some_rows<22, 10>(rest);
+  }
+  constexpr void (*kFirst[])(const Block&) = {some_rows<0, 5>, some_rows<0, 6>, some_rows<0, 7>,
+                                              some_rows<0, 8>};
+  constexpr void (*kRest[])(const Block&) = {some_rows<8, 1>, some_rows<8, 2>, some_rows<8, 3>,
+                                             some_rows<8, 4>, some_rows<8, 5>, some_rows<8, 6>,
+                                             some_rows<8, 7>, some_rows<8, 8>};
+  kFirst[std::min(8, block.a_rows) - 5](block);
+  if (block.a_rows > 8) kRest[block.a_rows - 9](rest);
 }
 
 }  // namespace
@@ -119,7 +127,7 @@ const Unit kDotUnit = {.begin = [](int) {},
                        .block = dot_block,
                        .store = [](float*) {},
                        .in_order = true,
-                       .plain = {64, 32},
+                       .plain = {32, 32},
                        .made = {32, 32},
                        .parts = {32, 16},
                        .far_w = std::numeric_limits<int64_t>::max(),

@@ -169,7 +169,6 @@ void work(const Product& p, const Share& share) {
   Block b;
   if (x.row_bytes != 0) {
     b.a_stride = x.row_bytes;
-    b.a_tile = 16 * x.row_bytes;
     b.a_step = 64;
   }
   b.parts = static_cast<int>(x.parts);

@@ -28,7 +28,7 @@ constexpr int64_t kBlockBytes = kBlockElements * 2;
 // C[32, 32] (+)= A[32, 32 * steps] B[32 * steps, 32].
 struct Block {
   const char *a = nullptr, *b = nullptr;
-  int64_t a_stride = 64, a_tile = 1024;  // bytes to A's next row, and to its second tile
+  int64_t a_stride = 64;  // bytes to A's next row
   int64_t a_step = kBlockBytes, b_step = kBlockBytes;
   int64_t steps = 0;
   int parts = 1;    // blocks of A for each of B: 3 where A is f32

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels in bf16 tiles against plain loops, on odd sizes, with guard bytes around every
-// operand, on both rungs that have them (where this machine can run them).
+// The kernels in bf16 tiles against plain loops: odd sizes, guard bytes around every operand, rungs
+// that have them and run here.
 #include "backend/cpu/tiles.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,6 @@
 #include "backend/cpu/rungs.h"
 #include "backend/cpu/short_tiles.h"
 #include "backend/host_program.h"
-#include "base/check.h"
 #include "base/rng.h"
 #include "base/threads.h"
 
@@ -387,7 +386,6 @@ struct Head {
   int64_t m, v, d;
   std::vector<std::vector<double>> p;  // by row
   std::vector<double> lse, logp, xs, ws;
-
   Head(Rng& rng, int64_t m, int64_t v, int64_t d, bool tiles, float size)
       : x(Grid::normal(rng, m, d, kBF16, size)),
         w(Grid::normal(rng, v, d, kBF16, 0.5f)),
@@ -421,6 +419,9 @@ struct Head {
     for (int64_t j = 0; j < v; ++j) sum -= p[r][j] * ws[j * d + c];
     return sum;
   }
+  static Want want(const std::vector<double>& rows) {
+    return [&](int64_t, int64_t c) { return rows[c]; };
+  }
 };
 
 TEST(Tiles, Head) {
@@ -430,8 +431,6 @@ TEST(Tiles, Head) {
     for (bool tiles : {true, false}) {
       // The larger one makes references move.
       const Head head(rng, m, v, d, tiles, m == 37 ? 6.0f : 1.0f);
-      auto logp = [&](int64_t, int64_t c) { return head.logp[c]; };
-      auto lse = [&](int64_t, int64_t c) { return head.lse[c]; };
       auto slope = [&](int64_t r, int64_t c) { return head.slope(r, c); };
       for (bool keep : {false, true})
         check(cat("head_fwd ", m, " ", v, " ", d),
@@ -440,7 +439,7 @@ TEST(Tiles, Head) {
                HeadAttr{},
                {head.x, head.w, head.targets},
                {Grid(1, m, kF32), Grid(1, m, kF32), keep ? Grid(m, d, kBF16) : Grid()}},
-              {logp, lse, slope});
+              {head.want(head.logp), head.want(head.lse), slope});
 
       Grid dlogp = Grid::normal(rng, 1, m, kF32), saved(1, m, kF32), slopes(m, d, kBF16);
       for (int64_t i = 0; i < m; ++i) {
@@ -483,8 +482,6 @@ TEST(Tiles, HeadWithoutSmallProbabilities) {
   for (auto [m, v, d] : {std::array<int64_t, 3>{37, 200, 40}, {20, 100, 130}}) {
     constexpr float kBelow = 0.02f;
     Head head(rng, m, v, d, true, 1.0f);
-    auto logp = [&](int64_t, int64_t c) { return head.logp[c]; };
-    auto lse = [&](int64_t, int64_t c) { return head.lse[c]; };
     Head kept = head;
     for (std::vector<double>& row : kept.p)
       for (double& p : row) p = p < kBelow ? 0 : p;
@@ -495,7 +492,7 @@ TEST(Tiles, HeadWithoutSmallProbabilities) {
            HeadAttr{kBelow},
            {head.x, head.w, head.targets},
            {Grid(1, m, kF32), Grid(1, m, kF32), Grid(m, d, kBF16)}},
-          {logp, lse, slope}, 0.05);
+          {head.want(head.logp), head.want(head.lse), slope}, 0.05);
   }
 }
 
