@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <queue>
+#include <utility>
 
 #include "base/check.h"
 #include "text/unicode.h"
@@ -209,6 +210,8 @@ void BpeModel::start_symbols(std::string_view word, bool byte_level,
   // An unknown token is held back since the next one may be fused with it. Byte tokens overtake
   // it, as they do in the library that made the files.
   std::optional<WordPart> held;
+  const size_t first = out.size();
+  uint32_t dropped = 0;  // bytes of characters that become nothing: the next token takes them
   std::string spelled;
   for (size_t at = 0; at < word.size();) {
     size_t begin = at;
@@ -243,7 +246,7 @@ void BpeModel::start_symbols(std::string_view word, bool byte_level,
     if (id >= 0) {
       if (held) out.push_back(*held);
       held.reset();
-      out.push_back({id, length});
+      out.push_back({id, length + std::exchange(dropped, 0)});
       continue;
     }
     if (byte_fallback_ && std::all_of(symbol.begin(), symbol.end(), [&](char c) {
@@ -251,12 +254,16 @@ void BpeModel::start_symbols(std::string_view word, bool byte_level,
         })) {
       uint32_t left = length;
       for (char c : symbol) {
-        out.push_back({fallback_ids_[static_cast<uint8_t>(c)], left > 0 ? 1u : 0u});
+        out.push_back({fallback_ids_[static_cast<uint8_t>(c)],
+                       (left > 0 ? 1u : 0u) + std::exchange(dropped, 0)});
         left -= left > 0;
       }
       continue;
     }
-    if (!unknown_) continue;
+    if (!unknown_) {
+      dropped += length;
+      continue;
+    }
     if (held && fuse_unknown_) {
       held->length += length;
     } else {
@@ -265,6 +272,7 @@ void BpeModel::start_symbols(std::string_view word, bool byte_level,
     }
   }
   if (held) out.push_back(*held);
+  if (out.size() > first) out.back().length += dropped;
 }
 
 void BpeModel::merge_short(std::vector<WordPart>& parts, size_t first) const {

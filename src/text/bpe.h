@@ -44,7 +44,8 @@ class BpeModel {
   int64_t id_limit() const { return static_cast<int64_t>(pieces_.size()); }
 
   // Appends the tokens of one word. With `byte_level` each byte stands for its visible character.
-  // A character that the vocabulary lacks becomes byte tokens, or the unknown token, or nothing.
+  // A character that the vocabulary lacks becomes byte tokens, or the unknown token, or nothing:
+  // then its bytes count with the token behind it, at the end of a word with the one before.
   // Time is linear in the word's length, but for a logarithm.
   void encode(std::string_view word, bool byte_level, std::vector<WordPart>& out) const;
 

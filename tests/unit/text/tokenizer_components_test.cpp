@@ -401,6 +401,30 @@ Json sequence(std::vector<Json> decoders) {
   return {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
 }
 
+// Without an unknown token a character that the vocabulary lacks becomes nothing. What stands
+// behind it keeps its place.
+TEST(Tokenizer, CharactersThatBecomeNothingShiftNoRanges) {
+  auto ranges = [](const Json& j, std::string_view text) {
+    Json out = Json::array();
+    for (const Token& token : Tokenizer::from_json(j.dump()).encode(text, false))
+      out.push_back({token.id, token.begin, token.end});
+    return out;
+  };
+  Json j = small_tokenizer();
+  EXPECT_EQ(ranges(j, "xxc\u20acab?<s>?a"), Json::parse("[[3,0,3],[2,3,9],[6,9,12],[0,12,14]]"));
+  EXPECT_EQ(ranges(j, "a?b"), Json::parse("[[2,0,3]]"));
+  EXPECT_EQ(ranges(j, "??"), Json::array());
+  std::string more;
+  Json expected = Json::array();
+  for (int i = 0; i < 60; ++i) {  // longer than words that are looked up
+    more += "?a";
+    expected.push_back({0, 2 * i, 2 * i + 2});
+  }
+  EXPECT_EQ(ranges(j, more), expected);
+  j["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  EXPECT_EQ(ranges(j, "b\u00e9a c"), Json::parse("[[1,0,1],[0,1,4],[3,4,6]]"));
+}
+
 TEST(Decoder, StagesAfterFuse) {
   Json fuse = {{"type", "Fuse"}};
   Json strip = {{"type", "Strip"}, {"content", "e"}, {"start", 2}, {"stop", 2}};
