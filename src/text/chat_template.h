@@ -95,6 +95,7 @@ struct AssistantSpan {
 //          assistant\n"); it is laid on the full text after the same message data, so earlier turns
 //          may have changed meanwhile. Where only a part of it is there (a prompt that opens a
 //          reasoning block which the finished turn does not have), whole pieces of it are matched.
+//   Templates that write that header only behind a question are asked with one.
 //   end    The end of what was written for the message; after the last byte of its data, up to the
 //          first eos token if there is one, else without trailing white space.
 // A message that the template leaves out has no span.

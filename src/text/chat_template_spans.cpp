@@ -120,25 +120,47 @@ class Finder {
     }
   }
 
+  Traced question(bool with_prompt) const {
+    TemplateInput input = input_;
+    input.add_generation_prompt = with_prompt;
+    input.messages = Json::array({Json{{"role", "user"}, {"content", "x"}}});
+    return Traced(ChatTemplateAccess::render(template_, input), 1);
+  }
+
   // A prompt of a single question, for turns whose own prompt the template refuses.
   Traced any_prompt(size_t message) const {
-    TemplateInput question = input_;
-    question.add_generation_prompt = true;
-    question.messages = Json::array({Json{{"role", "user"}, {"content", "x"}}});
     try {
-      return Traced(ChatTemplateAccess::render(template_, question), 1);
+      return question(/*with_prompt=*/true);
     } catch (const Error& error) {
       undetermined(message, cat("the prompt before it cannot be rendered (", error.what(), ")"));
+    }
+  }
+
+  // What a question gets behind it when a prompt is asked for; "" where that is not told apart.
+  std::string header_of_question() const {
+    try {
+      const std::string asked = question(/*with_prompt=*/true).text();
+      const std::string plain = question(/*with_prompt=*/false).text();
+      return asked.starts_with(plain) ? asked.substr(plain.size()) : "";
+    } catch (const Error&) {
+      return {};
     }
   }
 
   size_t begin_of(size_t message) const {
     std::optional<Traced> before = prompt(message);
     if (before) {
-      if (auto begin = aligned(message, *before)) return *begin;
-    } else {
-      before = any_prompt(message);
+      if (auto begin = aligned(message, *before)) {
+        if (*begin != full_.region(message).begin) return *begin;
+        // Templates that write the header as a part of the question have none behind an
+        // instruction or an answer, and nobody would ask for a turn without one.
+        const std::string header = header_of_question();
+        return header.empty() ? *begin : behind(message, header).value_or(*begin);
+      }
+      // No header apart from what begins every text.
+      if (before->end_of_messages() == 0) before.reset();
     }
+    if (!before) before = any_prompt(message);
     return after_header(message, *before);
   }
 
@@ -161,18 +183,38 @@ class Finder {
     return begin;
   }
 
+  // Where the header ends in a turn, if it stands there before the turn's data. Something may
+  // stand before the header: a separator that a prompt does not need.
+  std::optional<size_t> behind(size_t message, const std::string& header) const {
+    const TemplateSpan region = full_.region(message);
+    const size_t found = full_.text().find(header, region.begin);
+    if (found == std::string::npos || found + header.size() > data_begin(message)) return {};
+    return found + header.size();
+  }
+
+  size_t data_begin(size_t message) const {
+    const TemplateSpan region = full_.region(message);
+    auto own = full_.data(message, region);
+    return own ? own->begin : region.end;
+  }
+
   // Matches the generation prompt with the beginning of the turn, piece by piece.
   size_t after_header(size_t message, const Traced& before) const {
     const TemplateSpan region = full_.region(message);
-    size_t from = before.end_of_messages();
-    const std::string header = before.text().substr(from);
-    const std::string& text = full_.text();
+    std::string header = before.text().substr(before.end_of_messages());
+    if (header.empty()) {
+      header = header_of_question();
+      if (!before.text().ends_with(header)) header.clear();
+    }
     if (header.empty()) return region.begin;
-    auto own = full_.data(message, region);
-    size_t limit = own ? own->begin : region.end;
-    // Something may stand before the header: a separator that a prompt does not need.
-    size_t found = text.find(header, region.begin);
-    if (found != std::string::npos && found + header.size() <= limit) return found + header.size();
+    if (auto end = behind(message, header)) return *end;
+    // The first turn of a text does without what separates the others.
+    const size_t bare = header.find_first_not_of(" \t\r\n");
+    if (message == 0 && bare != std::string::npos)
+      if (auto end = behind(message, header.substr(bare))) return *end;
+    const size_t from = before.text().size() - header.size();
+    const std::string& text = full_.text();
+    const size_t limit = data_begin(message);
     size_t same = 0;
     while (same < header.size() && region.begin + same < limit &&
            text[region.begin + same] == header[same])

@@ -226,6 +226,60 @@ TEST(AssistantSpans, ATurnWhosePromptTheTemplateRefusesIsFoundByItsHeader) {
   EXPECT_EQ(text.substr(spans[1].begin, spans[1].end - spans[1].begin), "Yes?<|done|>");
 }
 
+// What is trained of a conversation, each turn by itself.
+std::vector<std::string> trained(const std::string& source, const Json& messages) {
+  ChatTemplate t(source);
+  TemplateInput input = input_of(messages);
+  const std::string text = t.render(input).text;
+  std::vector<std::string> out;
+  for (const AssistantSpan& s : assistant_spans(t, input))
+    out.push_back(text.substr(s.begin, s.end - s.begin));
+  return out;
+}
+
+TEST(AssistantSpans, AHeaderThatTheQuestionWritesIsNotTrainedBehindOtherMessages) {
+  const std::string body =
+      "{% for m in rest %}{{ '<' + m.role + '>' + m.content + '</s>' }}"
+      "{% if loop.last and add_generation_prompt %}{{ '<assistant>' }}{% endif %}{% endfor %}";
+  auto say = [](const char* role, const char* content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  using Turns = std::vector<std::string>;
+  // An instruction, or nothing, stands before the loop, and the first turn is a greeting.
+  const std::string apart =
+      "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}{{ messages[0].content }}"
+      "{% else %}{% set rest = messages %}{{ 'Be good.' }}{% endif %}";
+  const Json greeting = Json::array(
+      {say("assistant", "Welcome"), say("user", "Hi"), say("assistant", "What is it?")});
+  EXPECT_EQ(trained(apart + body, greeting), (Turns{"Welcome</s>", "What is it?</s>"}));
+  Json instructed = greeting;
+  instructed.insert(instructed.begin(), say("system", "Greet."));
+  EXPECT_EQ(trained(apart + body, instructed), (Turns{"Welcome</s>", "What is it?</s>"}));
+  // An answer of no words before it.
+  const std::string plain =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ '<user>' + m.content + '</s>' }}"
+      "{% else %}{{ '<assistant>' + m.content + '</s>' }}{% endif %}"
+      "{% if loop.last and add_generation_prompt %}{{ '<assistant>' }}{% endif %}{% endfor %}";
+  const Json empty =
+      Json::array({say("user", "Hi"), say("assistant", ""), say("assistant", "Well")});
+  EXPECT_EQ(trained(plain, empty), (Turns{"</s>", "Well</s>"}));
+  // A last turn that ends otherwise than the same turn in the middle.
+  const std::string ends =
+      "{% for m in messages %}{{ '<' ~ m.role ~ '>' ~ m.content ~ '</s>' }}"
+      "{{ '\n' if not loop.last }}"
+      "{% if loop.last and add_generation_prompt %}{{ '<assistant>' }}{% endif %}{% endfor %}";
+  EXPECT_EQ(trained(ends, empty), (Turns{"</s>", "Well</s>"}));
+  // The header of a first turn lacks what separates the others, or what begins every text.
+  const std::string separated =
+      "{% for m in messages %}{{ '\n' if not loop.first }}{{ m.role ~ ':' }}{{ m.content }}"
+      "{% endfor %}{{ '\nassistant:' if add_generation_prompt }}";
+  EXPECT_EQ(trained(separated, greeting), (Turns{"Welcome", "What is it?"}));
+  const std::string opened =
+      "{{ bos_token }}{% for m in messages %}{{ '<' ~ m.role ~ '>' }}{{ m.content ~ '</s>' }}"
+      "{% endfor %}{{ '<assistant><think>' if add_generation_prompt }}";
+  EXPECT_EQ(trained(opened, greeting), (Turns{"Welcome</s>", "What is it?</s>"}));
+}
+
 TEST(AssistantSpans, PartsOfContentAreDataToo) {
   ChatTemplate t(read_file(kFolder + "templates/macros.jinja"));
   Json parts = Json::array({Json{{"type", "text"}, {"text", "one "}}, Json{{"type", "image"}},
