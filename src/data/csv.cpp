@@ -9,17 +9,27 @@ namespace wick {
 
 namespace {
 
-// Spreadsheets write semicolons where the comma is the decimal sign, and tabs when pasted.
-char separator(std::string_view text) {
+// Spreadsheets write semicolons where the comma is the decimal sign, and tabs when pasted. What
+// stands in quotes is a column's name.
+char separator(std::string_view text, bool tabs) {
   const std::string_view header = text.substr(0, text.find('\n'));
-  if (header.find(',') != std::string_view::npos) return ',';
-  if (header.find('\t') != std::string_view::npos) return '\t';
-  return header.find(';') != std::string_view::npos ? ';' : ',';
+  bool comma = false, tab = false, semicolon = false, in_quotes = false;
+  for (const char c : header) {
+    in_quotes = in_quotes != (c == '"');
+    comma = comma || (c == ',' && !in_quotes);
+    tab = tab || (c == '\t' && !in_quotes);
+    semicolon = semicolon || (c == ';' && !in_quotes);
+  }
+  if (tabs && (tab || !(comma || semicolon))) return '\t';
+  if (comma) return ',';
+  if (tab) return '\t';
+  return semicolon ? ';' : ',';
 }
 
 }  // namespace
 
-CsvReader::CsvReader(std::string_view text) : text_(text), separator_(separator(text)) {
+CsvReader::CsvReader(std::string_view text, bool tabs)
+    : text_(text), separator_(separator(text, tabs)) {
   if (text.starts_with("\xEF\xBB\xBF")) at_ = 3;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CSV as RFC 4180 has it, record by record; fields may also be separated by semicolons or tabs
-// where the header has no comma.
+// where the header has no comma outside quotes.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ struct CsvRecord {
 
 class CsvReader {
  public:
-  // `text` must outlive it. A byte order mark is passed over.
-  explicit CsvReader(std::string_view text);
+  // `text` must outlive it. A byte order mark is passed over. With `tabs` it is tabs where the
+  // header has one, or none of the three.
+  explicit CsvReader(std::string_view text, bool tabs = false);
 
   // False at the end. After a record whose quotes are not closed, reading goes on at the next line.
   bool next(CsvRecord& record);

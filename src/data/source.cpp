@@ -168,8 +168,8 @@ class Reader {
     if (at < text_.size()) bad(line, "text after the array's end", {});
   }
 
-  void csv() {
-    CsvReader reader(text_);
+  void csv(bool tabs) {
+    CsvReader reader(text_, tabs);
     CsvRecord record;
     if (!reader.next(record))
       fail(ErrorCode::kInvalidArgument, where_, ": is empty; wanted is a header and records");
@@ -274,7 +274,8 @@ class Reader {
 
 RowFileKind row_file_kind(const fs::path& path, std::string_view text) {
   const std::string extension = lower(path.extension().string());
-  if (extension == ".csv" || extension == ".tsv") return RowFileKind::kCsv;
+  if (extension == ".csv") return RowFileKind::kCsv;
+  if (extension == ".tsv") return RowFileKind::kTsv;
   if (extension != ".json") return RowFileKind::kJsonLines;
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(kWhiteSpace);
@@ -291,7 +292,9 @@ void for_each_row(std::string_view text, const std::string& where, RowFileKind k
     case RowFileKind::kJsonArray:
       return reader.array();
     case RowFileKind::kCsv:
-      return reader.csv();
+      return reader.csv(/*tabs=*/false);
+    case RowFileKind::kTsv:
+      return reader.csv(/*tabs=*/true);
   }
 }
 

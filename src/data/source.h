@@ -21,7 +21,7 @@
 
 namespace wick {
 
-enum class RowFileKind : uint8_t { kJsonLines, kJsonArray, kCsv };
+enum class RowFileKind : uint8_t { kJsonLines, kJsonArray, kCsv, kTsv };
 RowFileKind row_file_kind(const std::filesystem::path& path, std::string_view text);
 
 struct RowFunctions {

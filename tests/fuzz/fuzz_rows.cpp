@@ -11,8 +11,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::less_equal<const char*> before;
-  for (auto kind :
-       {wick::RowFileKind::kJsonLines, wick::RowFileKind::kJsonArray, wick::RowFileKind::kCsv}) {
+  for (auto kind : {wick::RowFileKind::kJsonLines, wick::RowFileKind::kJsonArray,
+                    wick::RowFileKind::kCsv, wick::RowFileKind::kTsv}) {
     int64_t last = 0;
     auto in_order = [&](int64_t line) {
       if (line < last || line < 1) std::abort();

@@ -59,6 +59,22 @@ TEST(Csv, SemicolonsAndTabsSeparateWhereTheHeaderHasNoComma) {
   }
 }
 
+TEST(Csv, NamesInQuotesAndTheFilesOwnNameTellTheSeparator) {
+  Read r = read("\"prompt\";\"note, or nothing\";\"completion\"\na;;b\n", RowFileKind::kCsv);
+  ASSERT_EQ(r.rows.size(), 1u);
+  EXPECT_EQ(r.rows[0].second["completion"], "b");
+  // A .tsv file with one column.
+  r = read("text\na, b; c\n", row_file_kind("train.tsv", ""));
+  ASSERT_EQ(r.rows.size(), 1u);
+  EXPECT_EQ(r.rows[0].second, (Json{{"text", "a, b; c"}}));
+  r = read("prompt\tnote, or nothing\tcompletion\na\t\tb\n", row_file_kind("train.tsv", ""));
+  ASSERT_EQ(r.rows.size(), 1u);
+  EXPECT_EQ(r.rows[0].second["completion"], "b");
+  r = read("prompt,completion\na,b\n", row_file_kind("train.tsv", ""));
+  ASSERT_EQ(r.rows.size(), 1u);
+  EXPECT_EQ(r.rows[0].second["completion"], "b");
+}
+
 // As pandas writes a table with its index.
 TEST(Csv, AColumnWithoutANameIsNoPartOfARow) {
   Read r = read(",prompt,completion\n0,a,b\n1,c,d\n", RowFileKind::kCsv);
@@ -97,7 +113,7 @@ TEST(JsonArray, LinesOfElements) {
 TEST(RowFiles, KindByNameAndFirstByte) {
   EXPECT_EQ(row_file_kind("a.csv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.CSV", ""), RowFileKind::kCsv);
-  EXPECT_EQ(row_file_kind("a.tsv", ""), RowFileKind::kCsv);
+  EXPECT_EQ(row_file_kind("a.tsv", ""), RowFileKind::kTsv);
   EXPECT_EQ(row_file_kind("a.json", " \n[{}]"), RowFileKind::kJsonArray);
   EXPECT_EQ(row_file_kind("a.json", "{}\n{}"), RowFileKind::kJsonLines);
   EXPECT_EQ(row_file_kind("a.jsonl", "[1]"), RowFileKind::kJsonLines);
