@@ -37,6 +37,19 @@ class Traced {
     return out;
   }
 
+  // The end of what other messages say in [from, to): a system message that a template writes into
+  // the turn is not the model's. `from` if they say nothing there.
+  size_t behind_others(size_t message, size_t from, size_t to) const {
+    size_t out = from;
+    for (size_t i = 0; i < text_.runs.size(); ++i) {
+      const Run& run = text_.runs[i];
+      if (run.data >= 0 && run.data != static_cast<int32_t>(message) && run.end > from &&
+          run_begin(text_, i) < to)
+        out = std::min(run.end, to);
+    }
+    return out;
+  }
+
   // The last message data of the text: whose it is, and where it ends.
   std::optional<std::pair<size_t, size_t>> last_data() const {
     for (size_t i = text_.runs.size(); i-- > 0;)
@@ -88,7 +101,7 @@ class Finder {
       }
       AssistantSpan span;
       span.message_index = i;
-      span.begin = begin_of(i);
+      span.begin = full_.behind_others(i, begin_of(i), data_begin(i));
       span.end = end_of(i, span.begin);
       out.push_back(span);
     }

@@ -280,6 +280,21 @@ TEST(AssistantSpans, AHeaderThatTheQuestionWritesIsNotTrainedBehindOtherMessages
   EXPECT_EQ(trained(opened, greeting), (Turns{"Welcome</s>", "What is it?</s>"}));
 }
 
+TEST(AssistantSpans, WhatOthersSayInATurnIsNotTrained) {
+  const std::string source =
+      "{% if messages[0].role == 'system' %}{% set first = messages[0].content + ' | ' %}"
+      "{% set rest = messages[1:] %}{% else %}{% set first = '' %}{% set rest = messages %}"
+      "{% endif %}{% for m in rest %}{{ '<' + m.role + '>' + (first if loop.first else '') }}"
+      "{{ m.content + '</s>' }}{% endfor %}{{ '<assistant>' if add_generation_prompt }}";
+  const Json system = {{"role", "system"}, {"content", "Be good."}},
+             answer = {{"role", "assistant"}, {"content", "Welcome"}},
+             question = {{"role", "user"}, {"content", "Hi"}};
+  EXPECT_EQ(trained(source, Json::array({system, question, answer})),
+            std::vector<std::string>{"Welcome</s>"});
+  EXPECT_EQ(trained(source, Json::array({system, answer, question})),
+            std::vector<std::string>{" | Welcome</s>"});
+}
+
 TEST(AssistantSpans, PartsOfContentAreDataToo) {
   ChatTemplate t(read_file(kFolder + "templates/macros.jinja"));
   Json parts = Json::array({Json{{"type", "text"}, {"text", "one "}}, Json{{"type", "image"}},
