@@ -471,6 +471,11 @@ void Args::unknown_flag(const std::string& word) const {
       if (option.negatable) known.push_back("--no-" + each);
     }
   }
+  // Trainers in Python write them with underscores.
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  if (std::find(known.begin(), known.end(), dashed) != known.end())
+    misuse("unknown flag ", name, "; did you mean ", dashed, "?");
   std::string near = name.starts_with("--") ? nearest_name(name, known) : "";
   std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::string key = bare;

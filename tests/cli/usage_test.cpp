@@ -64,6 +64,11 @@ TEST(Usage, UnknownFlags) {
                  {"unknown flag --rnak", "did you mean --rank?"});
   expect_refused(wick({"train", "--lerning-rate=3"}), 2, "wick train",
                  {"did you mean --learning-rate?"});
+  // Flags of other verbs too: a spelling is nearer than a verb.
+  for (const char* flag : {"--batch_size", "--learning_rate=1", "--lora_rank"})
+    expect_refused(wick({"train", flag, "3"}), 2, "wick train", {"did you mean --"});
+  expect_refused(wick({"generate", "--max_tokens", "3"}), 2, "wick generate",
+                 {"did you mean --max-tokens?"});
   expect_refused(wick({"eval", "--temp", "1"}), 2, "wick eval",
                  {"--temp", "belongs to wick generate"});
   expect_refused(wick({"generate", "-Z"}), 2, "wick generate", {"unknown flag -Z"});
