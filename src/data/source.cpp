@@ -198,13 +198,37 @@ class Reader {
         continue;
       }
       Json row = Json::object();
-      for (size_t i = 0; i < names.size(); ++i)
-        if (!names[i].empty()) row[names[i]] = std::move(record.fields[i]);
+      try {
+        for (size_t i = 0; i < names.size(); ++i)
+          if (!names[i].empty()) row[names[i]] = cell(names[i], std::move(record.fields[i]));
+      } catch (const Error& e) {
+        bad(record.line, e.what(), record.text);
+        continue;
+      }
       functions_.row(record.line, std::move(row));
     }
   }
 
  private:
+  // A field is a text, but for a list of messages, which a table can only hold as one.
+  static Json cell(const std::string& name, std::string&& field) {
+    auto begins = [&](std::string_view quote) {
+      return field.starts_with(cat("[{", quote, "role", quote)) ||
+             field.starts_with(cat("[{", quote, "content", quote));
+    };
+    if (begins("'"))
+      fail(ErrorCode::kCorruptFile, '"', name,
+           "\" is a list of messages as Python prints it, in single quotes; write it as JSON, with "
+           "json.dumps, or the rows as JSON lines");
+    if (!begins("\"")) return std::move(field);
+    Json list = parse_json(field, cat('"', name, '"'));
+    for (const Json& message : list) {
+      const Json* role = find_member(message, "role");
+      if (role == nullptr || !role->is_string()) return std::move(field);
+    }
+    return list;
+  }
+
   void blank(int64_t line) {
     if (functions_.blank) functions_.blank(line);
   }

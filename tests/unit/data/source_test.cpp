@@ -75,6 +75,27 @@ TEST(Csv, NamesInQuotesAndTheFilesOwnNameTellTheSeparator) {
   EXPECT_EQ(r.rows[0].second["completion"], "b");
 }
 
+// Of any column: prompts, completions and preferred answers may be lists of messages too.
+TEST(Csv, ListsOfMessagesAreReadAsSuch) {
+  Read r = read(
+      "prompt,chosen,text\n"
+      "\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"q\"\"}]\",a,\"[{\"\"x\"\": 1}]\"\n"
+      "\"[{'role': 'user', 'content': 'q'}]\",a,b\n"
+      "\"[{\"\"role\"\": cut\",a,b\n"
+      "\"[{\"\"content\"\": \"\"of no role\"\"}]\",[1],b\n",
+      RowFileKind::kCsv);
+  ASSERT_EQ(r.rows.size(), 2u);
+  EXPECT_EQ(r.rows[0].second["prompt"], Json::array({Json{{"role", "user"}, {"content", "q"}}}));
+  EXPECT_EQ(r.rows[0].second["text"], "[{\"x\": 1}]");
+  EXPECT_EQ(r.rows[1].second["prompt"], "[{\"content\": \"of no role\"}]");
+  EXPECT_EQ(r.rows[1].second["chosen"], "[1]");
+  ASSERT_EQ(r.bad.size(), 2u);
+  EXPECT_EQ(r.bad[0].first, 3);
+  EXPECT_NE(r.bad[0].second.find("as Python prints it"), std::string::npos) << r.bad[0].second;
+  EXPECT_EQ(r.bad[1].first, 4);
+  EXPECT_NE(r.bad[1].second.find("\"prompt\""), std::string::npos) << r.bad[1].second;
+}
+
 // As pandas writes a table with its index.
 TEST(Csv, AColumnWithoutANameIsNoPartOfARow) {
   Read r = read(",prompt,completion\n0,a,b\n1,c,d\n", RowFileKind::kCsv);
