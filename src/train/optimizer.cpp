@@ -96,9 +96,8 @@ std::vector<OptimizerState> optimizer_states(Op op, const ParamGroups& groups) {
 void resolve_optimizer(TrainOptions& o) {
   const Named& own = named(o.optimizer);
   auto refuse = [](const std::string& what) { fail(ErrorCode::kInvalidArgument, what); };
-  auto in_range = [&](const char* name, double x, double low, double high) {
-    if (!(x >= low && x <= high))
-      refuse(cat("--", name, " is ", x, ", wanted ", low, " to ", high));
+  auto in_range = [&](const std::string& name, double x, double low, double high) {
+    if (!(x >= low && x <= high)) refuse(cat(name, " is ", x, ", wanted ", low, " to ", high));
   };
   auto take = [&](const char* name, double& value, double its, double high) {
     if (value >= 0 && its < 0)
@@ -106,7 +105,7 @@ void resolve_optimizer(TrainOptions& o) {
     if (value < 0) value = its;
     if (value > high && high < 1)
       refuse(cat("--", name, " is ", value, ", wanted at least 0 and less than 1"));
-    if (value >= 0) in_range(name, value, 0.0, high);
+    if (value >= 0) in_range(cat("--", name), value, 0.0, high);
   };
   if (o.optimizer == "adam" && o.weight_decay > 0)
     refuse("--optimizer adam has no weight decay; use adamw with --weight-decay");
@@ -116,7 +115,7 @@ void resolve_optimizer(TrainOptions& o) {
   take("momentum", o.momentum, own.momentum, 0.999999);
   const bool adam = own.op == Op::kAdamw || own.op == Op::kAdamw8;
   // Where a gradient is zero, and that of LoRA's A is at first, 0 / 0 would be the update.
-  if (adam) in_range("eps", o.eps, 1e-30, 10.0);
+  if (adam) in_range("--eps", o.eps, 1e-30, 10.0);
   if (!o.bias_correction && !adam)
     refuse(cat("--no-bias-correction: ", o.optimizer, " has none; leave it out"));
   if (o.nesterov < 0) o.nesterov = own.op == Op::kMuon;
@@ -124,9 +123,14 @@ void resolve_optimizer(TrainOptions& o) {
     refuse(cat("--nesterov: ", o.optimizer, " has no momentum; use sgd or muon"));
   if (own.op == Op::kSgd && o.nesterov && (o.momentum <= 0 || o.dampening != 0))
     refuse("--nesterov of sgd needs a momentum above 0 and no dampening");
-  in_range("dampening", o.dampening, 0.0, 1.0);
-  in_range("clip-threshold", o.clip_threshold, 1e-6, 1e9);
-  in_range("decay-rate", o.decay_rate, -10.0, 0.0);
+  in_range("--dampening", o.dampening, 0.0, 1.0);
+  // Keys of settings files, without flags.
+  const std::string adafactor = "optimizer_config.adafactor.";
+  in_range(adafactor + "clip_threshold", o.clip_threshold, 1e-6, 1e9);
+  in_range(adafactor + "decay_rate", o.decay_rate, -10.0, 0.0);
+  // The first is added to a square that is 0 where a gradient is.
+  in_range(adafactor + "eps[0]", o.adafactor_eps1, 1e-37, 10.0);
+  in_range(adafactor + "eps[1]", o.adafactor_eps2, 0.0, 10.0);
   if (o.ns_steps < 1 || o.ns_steps > kMostMuonSteps)
     refuse(cat("--ns-steps is ", o.ns_steps, ", wanted 1 to ", kMostMuonSteps));
 }

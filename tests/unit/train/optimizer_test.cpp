@@ -229,6 +229,17 @@ TEST(Optimizer, RefusesWhatItDoesNotHave) {
             }).find("use adamw"),
             std::string::npos);
   EXPECT_NE(wrong([](TrainOptions& o) { o.momentum = 0.9; }).find("--momentum"), std::string::npos);
+  // Of Adafactor, by the names of settings files: there are no flags.
+  const std::string adafactor = "optimizer_config.adafactor.";
+  for (double eps : {-1.0, 0.0, std::nan(""), 1.0 / 0.0})
+    EXPECT_EQ(wrong([&](TrainOptions& o) { o.adafactor_eps1 = eps; }).find(adafactor + "eps[0] is"),
+              0u)
+        << eps;
+  EXPECT_EQ(wrong([](TrainOptions& o) { o.adafactor_eps2 = -5; }).find(adafactor + "eps[1] is"),
+            0u);
+  EXPECT_EQ(
+      wrong([](TrainOptions& o) { o.clip_threshold = -1; }).find(adafactor + "clip_threshold is"),
+      0u);
   EXPECT_EQ(wrong([](TrainOptions&) {}), "");
 }
 
