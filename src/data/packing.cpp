@@ -15,6 +15,9 @@ namespace wick {
 namespace {
 
 constexpr int64_t kTokenStep = 16;
+// Products of at most 16 rows sum in an order of their own (docs/numerics.md). A row's bits must
+// not depend on which of a run's programs it lies in, since rows that are kept come from one alone.
+constexpr int64_t kFewestSlots = 32;
 // Starting a pack reads all weights once and gives every thread a share of each product, which
 // costs about as much as this many tokens. It must not depend on the number of threads: the pack
 // size decides the order in which gradients are summed.
@@ -283,6 +286,11 @@ std::vector<int64_t> used_of_packs(const std::vector<PackLimits>& rows, const Pa
   return used;
 }
 
+// Slots, up to the limits', for a pack of that many tokens in a program of its own.
+int64_t own_slots(int64_t tokens, int64_t step, int64_t most) {
+  return std::min(std::max(round_up(tokens, step), kFewestSlots), most);
+}
+
 // How much of a pack's size is left empty on average, twice.
 int64_t size_step(int64_t tokens) { return round_up(std::max<int64_t>(64, tokens / 32), 64); }
 
@@ -316,7 +324,7 @@ std::vector<int64_t> cheapest_sizes(const std::vector<std::pair<int64_t, int64_t
 
 int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
                      bool packing) {
-  if (!packing) return std::min(limits.tokens, smallest_limits(dataset, order).tokens);
+  if (!packing) return own_slots(smallest_limits(dataset, order).tokens, kTokenStep, limits.tokens);
   if (order.run_updates() > kSimulatedUpdates) return limits.tokens;
   int64_t most = 0;
   for (int64_t u = 0; u < order.run_updates(); ++u) {
@@ -324,7 +332,7 @@ int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLi
     for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
     for (int64_t used : used_of_packs(rows, limits, true)) most = std::max(most, used);
   }
-  return std::min(limits.tokens, round_up(most, kTokenStep));
+  return own_slots(most, kTokenStep, limits.tokens);
 }
 
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
@@ -343,7 +351,7 @@ std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order
     for (int64_t row : order.update(u)) rows.push_back(row_size(dataset[row]));
     for (int64_t used : used_of_packs(rows, limits, packing)) {
       slots += used;
-      ++uses[std::min(round_up(used, step), largest)];
+      ++uses[own_slots(used, step, largest)];
     }
   }
   uses[largest];

@@ -112,13 +112,13 @@ SlotCount count_slots(const ExampleSet& dataset, const Order& order, const PackL
                       std::span<const int64_t> sizes, bool packing);
 
 // Token slots, a multiple of 16, that hold every pack of the run: those of the limits, or fewer
-// where it ends without a pack that needs as many, since held-out rows may be longer than what is
-// trained on. Packs of more than 1,024 updates are not looked at one by one.
+// (32 or more) where it ends without a pack that needs as many, since held-out rows may be longer
+// than what is trained on. Packs of more than 1,024 updates are not looked at one by one.
 int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLimits& limits,
                      bool packing);
 
 // Token budgets below `largest`, ascending, in which the run's packs (of its first 1,024 updates)
-// lie with the least left empty: multiples of 16 or more, 32 of them at most, each of which saves
+// lie with the least left empty: multiples of 16 from 32 on, 32 of them at most, each of which saves
 // something. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, int64_t largest, bool packing);

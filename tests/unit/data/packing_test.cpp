@@ -374,6 +374,17 @@ TEST(SmallerSizes, LeaveLittleEmptyWithFewPrograms) {
   }
 }
 
+// Products of up to 16 rows sum in an order of their own.
+TEST(SmallerSizes, AreAbove16SlotsUnlessAllPacksAreSmaller) {
+  const ExampleSet dataset = rows_of_sizes({5, 12, 16, 40, 70});
+  const Order all(dataset, 1, 0, false, 5), few(dataset, 1, 0, false, 3);
+  for (bool packing : {false, true}) {
+    EXPECT_EQ(smaller_sizes(dataset, all, {80, 80}, 80, packing), (std::vector<int64_t>{32, 48}));
+    EXPECT_EQ(largest_pack(dataset, few, {80, 80}, packing), 32);
+    EXPECT_EQ(largest_pack(dataset, few, {16, 16}, packing), 16);
+  }
+}
+
 TEST(SmallerSizes, LookAtAllEpochsOfTheRun) {
   const ExampleSet dataset = mixed_rows(32);
   const Order one(dataset, 8, 1, true), run(dataset, 8, 1, true, 400);
