@@ -38,7 +38,7 @@ int64_t keeping_memory_bytes(const Backend& backend) {
 }  // namespace
 
 int64_t Trainer::Impl::positions() const {
-  int64_t most = longest_row(train);
+  int64_t most = std::max(longest_row(train), loss_limits().tokens);
   if (valid) most = std::max(most, longest_row(*valid));
   for (const Impl* other : others) most = std::max(most, other->positions());
   return most;

@@ -31,6 +31,10 @@ void feed_tokens(Program& program, const DecoderPlan& plan, const Pack& pack) {
     feed_first(program, plan, id, data);
   };
   const DecoderContext& c = plan.context();
+  // Of what is behind the last row of the table nobody would know.
+  WICK_CHECK(
+      *std::max_element(pack.positions.begin(), pack.positions.end()) < plan.options().positions,
+      "a row longer than ", plan.options().positions, " tokens");
   if (c.ids != kNone) feed(c.ids, pack.ids);
   feed(c.positions, pack.positions);
   feed(c.begin, pack.begin);

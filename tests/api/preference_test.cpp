@@ -316,5 +316,37 @@ TEST_F(RunTest, LabelsHaveNoAccuracy) {
   EXPECT_TRUE(std::isnan(again.history.back().preference.accuracy));
 }
 
+// KTO also asks for the answer of another row, behind which no row is as long as the two together.
+TEST_F(RunTest, DivergenceOfAnswersLongerThanAnyRow) {
+  auto row = [](int prompt, int completion) {
+    std::string words[2];
+    for (int i = 0; i < prompt; ++i) words[0] += cat(" word ", i);
+    for (int i = 0; i < completion; ++i) words[1] += cat(" number ", i);
+    return cat(R"({"prompt":")", words[0], R"(","completion":")", words[1], R"(","label":true})",
+               "\n");
+  };
+  const std::string rows = row(16, 2) + row(2, 16), longer = row(30, 30);
+  write_data("data", rows, rows);
+  write_data("longer", rows, longer);
+  TrainResult results[2];
+  for (const bool has_longer : {false, true}) {
+    TrainOptions o = run_options(has_longer ? "two" : "one");
+    if (has_longer) o.data = (root_ / "longer").string();
+    o.loss = "kto";
+    o.batch_size = 2;
+    o.iters = 4;
+    o.steps_per_eval = 0;
+    Model model = Model::load(engine_, {.dtype = "f32"});
+    results[has_longer] = Trainer(model, o).run();
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(results[0].history[i].loss, results[1].history[i].loss, 1e-5) << i;
+    EXPECT_NEAR(results[0].history[i].preference.divergence,
+                results[1].history[i].preference.divergence, 1e-3)
+        << i;
+  }
+  EXPECT_GT(results[0].history[3].preference.divergence, 0.01);
+}
+
 }  // namespace
 }  // namespace wick
