@@ -52,7 +52,8 @@ std::function<int()> declare_convert(Args& args) {
   args.details =
       "Quantised folders are in mlx-lm's layout, and it reads them; wick reads them back to the "
       "bit, so a run on the folder equals a run with --quantize on the model. Gains, biases and "
-      "matrices whose rows are not whole groups stay as they are.";
+      "matrices whose rows are not whole groups stay as they are; where a model has such matrices, "
+      "--quantize makes codes of them too, and the two runs differ.";
   args.json = "One object: event (done), path, tensors, quantized, bytes.";
   args.examples = {
       {"wick convert --model M --quantize 4 --save-path M-4bit", "a quarter of the size"},
