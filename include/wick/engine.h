@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: opens a device and owns its threads and memory. Passed in, never global; a process may
-// have several. Must outlive every Model that was loaded on it.
+// have several. The device stays open until the last Model that was loaded on it has ended.
 //
 // Several threads may use one engine: what computes on it takes turns. While one of them trains,
 // the others get a kInvalidArgument. One Generator, Trainer or Dataset is for one thread at a time.
@@ -52,6 +52,7 @@ class Engine {
   Impl& impl() const { return *impl_; }
 
  private:
+  explicit Engine(std::shared_ptr<Impl> impl);
   Handle<Impl> impl_;
 };
 

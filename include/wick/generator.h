@@ -42,8 +42,9 @@ struct Generation {
 
 class Generator {
  public:
-  // Keeps a KV cache between calls, so that a conversation costs only its new tokens. The model
-  // must outlive this; a change of its adapter is noticed at the next call.
+  // Keeps a KV cache between calls, so that a conversation costs only its new tokens. A change of
+  // the model's adapter is noticed at the next call. A callback may use another Generator of the
+  // model; this one is refused there.
   explicit Generator(Model& model);
   ~Generator();
   Generator(Generator&&) noexcept;
@@ -71,6 +72,7 @@ class Generator {
 
  private:
   struct Impl;
+  class Use;
   Handle<Impl> impl_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handle: the private part of a class of this API. It is empty once that was moved from, and
-// whoever uses it then is told so by a kInvalidArgument.
+// Handle: the private part of a class of this API. What was made from an object keeps this part of
+// it, so that objects may be moved and may end in any order. It is empty once that was moved from,
+// and whoever uses it then is told so by a kInvalidArgument.
 #pragma once
 
 #include <memory>
@@ -13,17 +14,18 @@ namespace wick {
 template <typename T>
 class Handle {
  public:
-  Handle(std::unique_ptr<T> owned) noexcept : owned_(std::move(owned)) {}
+  Handle(std::shared_ptr<T> owned) noexcept : owned_(std::move(owned)) {}
 
-  T* get() const {
+  const std::shared_ptr<T>& share() const {
     if (!owned_) fail_moved_from();
-    return owned_.get();
+    return owned_;
   }
+  T* get() const { return share().get(); }
   T& operator*() const { return *get(); }
   T* operator->() const { return get(); }
 
  private:
-  std::unique_ptr<T> owned_;
+  std::shared_ptr<T> owned_;
 };
 
 }  // namespace wick

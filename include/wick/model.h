@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: a config, weights, a tokenizer and a chat template, and at most one attached adapter.
+// Model: a config, weights, a tokenizer and a chat template, and at most one attached adapter. What
+// is made from a model (a Generator, a Trainer, a Dataset) keeps it, wherever this object goes.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +87,7 @@ class Model {
   Impl& impl() const { return *impl_; }
 
  private:
-  explicit Model(std::unique_ptr<Impl> impl);
+  explicit Model(std::shared_ptr<Impl> impl);
   Handle<Impl> impl_;
 };
 

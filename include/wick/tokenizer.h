@@ -88,7 +88,7 @@ class Tokenizer {
 
 // Decodes one id at a time. push() returns text that later ids cannot change: never a part of a
 // UTF-8 character. All pushes and finish(), joined, are decode() of all ids. Not for several
-// threads; the tokenizer (or what it was moved to) must outlive it.
+// threads.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);

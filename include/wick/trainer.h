@@ -211,7 +211,7 @@ struct TrainCallbacks {
 class Trainer {
  public:
   // Reads the data and records the plan. Throws: kInvalidArgument naming a wrong option, and as
-  // Dataset::load. The model must outlive this.
+  // Dataset::load.
   Trainer(Model& model, const TrainOptions& options);
   ~Trainer();
   Trainer(Trainer&&) noexcept;

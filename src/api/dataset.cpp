@@ -99,9 +99,7 @@ Dataset Dataset::load(const Model& model, const std::string& path, const std::st
 Dataset Dataset::load(const Model& model, const std::vector<DataSource>& sources,
                       const std::string& split, const DatasetOptions& options) {
   const Model::Impl& m = model.impl();
-  auto impl = std::make_unique<Impl>();
-  impl->model = &model;
-  impl->options = options;
+  auto impl = std::make_unique<Impl>(Impl{model.impl().share(), {}, options});
   DataOptions read = options_within(options, m);
   read.pairs = PairRows::kWhereFound;
   impl->rows = ExampleSet::load(sources, split, m.words(),
@@ -131,7 +129,7 @@ DatasetRow Dataset::row(int64_t index) const {
   row.second = e.second;
   row.line = e.line;
   row.full_length = e.full_length;
-  for (const ShownToken& t : shown_tokens(e, impl_->model->tokenizer()))
+  for (const ShownToken& t : shown_tokens(e, impl_->model.tokenizer()))
     row.tokens.push_back({t.id, t.text, t.trained});
   return row;
 }

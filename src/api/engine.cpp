@@ -38,6 +38,8 @@ Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->backend = open_backend(b);
 }
 
+Engine::Engine(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
 EngineTurn::EngineTurn(const Engine& engine, bool trains) : engine_(engine.impl()) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
   while (!engine_.turn.try_lock_for(kPatience))

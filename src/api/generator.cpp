@@ -70,15 +70,18 @@ Generation generation(const Decoded& d) {
 }  // namespace
 
 struct Generator::Impl {
-  Model* model;
-  std::unique_ptr<TextGenerator> generator;
+  explicit Impl(Model of) : model(std::move(of)) {}
+
+  Model model;
   int64_t revision = -1;
   // What the generator was made with stays alive while it does.
   std::shared_ptr<const Adapter> adapter;
   std::shared_ptr<const Trainable> trained;
+  std::unique_ptr<TextGenerator> generator;
+  bool in_use = false;
 
   TextGenerator& current() {
-    Model::Impl& m = model->impl();
+    Model::Impl& m = model.impl();
     if (!generator || revision != m.revision) {
       generator.reset();
       adapter = m.adapter;
@@ -92,38 +95,55 @@ struct Generator::Impl {
   }
 };
 
-Generator::Generator(Model& model) : impl_(std::make_unique<Impl>()) {
-  model.impl();  // throws where it is empty
-  impl_->model = &model;
-}
+// The turn on the engine for one call. A text is made in the cache and in the programs of its
+// generator: a callback cannot have another one made there.
+class Generator::Use {
+ public:
+  explicit Use(Impl& impl) : turn_(impl.model.engine()), impl_(impl) {
+    if (impl.in_use)
+      fail(ErrorCode::kInvalidArgument,
+           "this Generator is in the middle of a text, whose callback asks it for another; use a "
+           "Generator of its own there");
+    impl.in_use = true;
+  }
+  ~Use() { impl_.in_use = false; }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  EngineTurn turn_;
+  Impl& impl_;
+};
+
+Generator::Generator(Model& model) : impl_(std::make_unique<Impl>(model.impl().share())) {}
 Generator::~Generator() = default;
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
 
 Generation Generator::complete(const std::string& text, const GenerateOptions& options,
                                const OnText& on_text, bool add_special) {
-  const EngineTurn turn(impl_->model->engine());
-  const Model::Impl& m = impl_->model->impl();
+  const Use use(*impl_);
+  const Model::Impl& m = impl_->model.impl();
   std::vector<int32_t> ids = m.words().encode_ids(text, add_special);
   return generation(impl_->current().generate(ids, decode_options(options, m), on_text));
 }
 
 Generation Generator::generate(const std::string& prompt, const GenerateOptions& options,
                                const OnText& on_text) {
-  if (!impl_->model->has_chat_template()) return complete(prompt, options, on_text);
+  if (!impl_->model.has_chat_template()) return complete(prompt, options, on_text);
   return chat({{"user", prompt}}, options, on_text);
 }
 
 Generation Generator::chat(const std::vector<Message>& messages, const GenerateOptions& options,
                            const OnText& on_text, const ChatOptions& chat) {
-  return complete(impl_->model->render_chat(messages, chat), options, on_text, false);
+  return complete(impl_->model.render_chat(messages, chat), options, on_text, false);
 }
 
 std::vector<Generation> Generator::complete_many(const std::vector<std::string>& texts,
                                                  const GenerateOptions& options, bool add_special,
                                                  const OnDone& on_done) {
-  const EngineTurn turn(impl_->model->engine());
-  const Model::Impl& m = impl_->model->impl();
+  const Use use(*impl_);
+  const Model::Impl& m = impl_->model.impl();
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : texts) prompts.push_back(m.words().encode_ids(text, add_special));
   std::vector<Generation> results(texts.size());
@@ -137,7 +157,7 @@ std::vector<Generation> Generator::complete_many(const std::vector<std::string>&
 }
 
 int64_t Generator::count_tokens(const std::string& text, bool add_special) const {
-  return static_cast<int64_t>(impl_->model->impl().words().encode_ids(text, add_special).size());
+  return static_cast<int64_t>(impl_->model.impl().words().encode_ids(text, add_special).size());
 }
 
 }  // namespace wick

@@ -23,7 +23,10 @@
 
 namespace wick {
 
-struct Engine::Impl {
+struct Engine::Impl : std::enable_shared_from_this<Engine::Impl> {
+  // Another handle of the same engine.
+  Engine share() { return Engine(shared_from_this()); }
+
   std::unique_ptr<Backend> backend;
   std::recursive_timed_mutex turn;
   std::atomic<bool> trains = false;  // whoever has the turn keeps it for a whole run
@@ -43,8 +46,12 @@ class EngineTurn {
   bool outermost_run_ = false;
 };
 
-struct Model::Impl {
-  Engine* engine = nullptr;
+struct Model::Impl : std::enable_shared_from_this<Model::Impl> {
+  explicit Impl(Engine on) : engine(std::move(on)) {}
+  // Another handle of the same model.
+  Model share() { return Model(shared_from_this()); }
+
+  Engine engine;  // first, and so the last to end: buffers are its device's
   ModelOptions options;
   ModelFolder folder;  // its path is "" for the embedded model and for a shape
   ModelConfig config;
@@ -60,7 +67,7 @@ struct Model::Impl {
   BufferPtr params;
   int64_t revision = 0;
 
-  Backend& backend() const { return *engine->impl().backend; }
+  Backend& backend() const { return *engine.impl().backend; }
   ParamSource source() const {
     return {adapter.get(), trained && !adapter ? &trained->layout : nullptr};
   }
@@ -73,8 +80,8 @@ struct Model::Impl {
 };
 
 struct Dataset::Impl {
+  Model model;
   ExampleSet rows;
-  const Model* model = nullptr;
   DatasetOptions options;
 };
 

@@ -133,7 +133,7 @@ TemplateInput Model::Impl::template_input(const ChatOptions& options) const {
   return input;
 }
 
-Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -147,8 +147,7 @@ Model Model::load(Engine& engine, const ModelOptions& options) {
   Sources s = !options.shape.empty()          ? open_shape(options.shape)
               : names_embedded(options.model) ? open_embedded(from_files)
                                               : open_folder(options.model, from_files);
-  auto impl = std::make_unique<Impl>();
-  impl->engine = &engine;
+  auto impl = std::make_shared<Impl>(engine.impl().share());
   impl->options = options;
   impl->folder = std::move(s.folder);
   const std::string where =
@@ -203,7 +202,7 @@ ModelInfo Model::info() const {
   return info;
 }
 
-Engine& Model::engine() const { return *impl_->engine; }
+Engine& Model::engine() const { return impl_->engine; }
 const Tokenizer& Model::tokenizer() const { return impl_->words(); }
 
 void Model::attach_adapter(const std::string& path) {

@@ -20,7 +20,7 @@
 namespace wick {
 
 struct Sweep::Impl {
-  Model* model = nullptr;
+  std::optional<Model> model;
   std::vector<std::string> names;
   std::vector<std::unique_ptr<Trainer::Impl>> lanes;
   // The first lane is the lead: the joined step, its fit and its forecast are the lead's.
@@ -96,14 +96,14 @@ void Sweep::Impl::join() {
 Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make_unique<Impl>()) {
   if (adapters.empty()) fail(ErrorCode::kInvalidArgument, "--sweep: no adapter");
   const EngineTurn turn(model.engine());
-  impl_->model = &model;
+  impl_->model.emplace(model.impl().share());
   for (SweepAdapter& a : adapters) {
     impl_->names.push_back(a.name);
     impl_->lanes.push_back(std::make_unique<Trainer::Impl>());
     // An adapter that had not been saved yet starts again.
     TrainOptions o = a.options;
     impl_->lanes.back()->options = o;
-    impl_->lanes.back()->model = &model;
+    impl_->lanes.back()->model.emplace(model.impl().share());
   }
   impl_->check();
   for (auto& lane : impl_->lanes) {

@@ -214,7 +214,7 @@ void Trainer::Impl::save_result(const std::string& folder, std::span<const float
 }
 
 void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
-  model = &on;
+  model.emplace(on.impl().share());
   on.impl().weights->shorten(false);
   options = wanted;
   check_options(options);

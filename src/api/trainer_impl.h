@@ -51,7 +51,7 @@ Json kind_of(const TrainOptions& options, bool all);
 struct Trainer::Impl {
   static constexpr size_t kSamples = 3;  // answered before and after, for the report
 
-  Model* model;
+  std::optional<Model> model;
   TrainOptions options;
   ExampleSet train;
   std::optional<ExampleSet> valid;

@@ -141,7 +141,7 @@ void emit_streaming(const BenchContext& c) {
   const Tokenizer* tokenizer = c.model.tokenizer ? &*c.model.tokenizer : nullptr;
   if (!tokenizer) {
     if (embedded_model_files().empty()) return;
-    embedded.emplace(Model::load(*c.model.engine));
+    embedded.emplace(Model::load(c.model.engine));
     tokenizer = &embedded->tokenizer();
   }
   const int64_t ids = tokenizer->vocab_size();

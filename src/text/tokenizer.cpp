@@ -143,14 +143,14 @@ const std::string& Tokenizer::chat_template_source(bool with_tools) const {
 }
 
 struct StreamDecoder::State {
-  const Tokenizer::Impl* tokenizer;
+  std::shared_ptr<const Tokenizer::Impl> tokenizer;
   bool skip_special;
   Decoder::State decoder;
 };
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
     : state_(std::make_unique<State>(
-          State{tokenizer.impl_.get(), skip_special, tokenizer.impl_->decoder.start()})) {}
+          State{tokenizer.impl_.share(), skip_special, tokenizer.impl_->decoder.start()})) {}
 StreamDecoder::~StreamDecoder() = default;
 StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
 StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;

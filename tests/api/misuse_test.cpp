@@ -72,6 +72,67 @@ TEST_F(Misuse, WhatWasMovedFromSaysSo) {
   EXPECT_FALSE(engine_.device().name.empty());
 }
 
+// What is made from an object keeps what it needs of it: moves, replacements and ends in any order
+// are all the same to it.
+TEST_F(Misuse, ObjectsMoveAndEndInAnyOrder) {
+  Model model = Model::load(engine_);
+  const GenerateOptions few = {.max_tokens = 6};
+  const std::string answer = Generator(model).generate("x", few).text;
+
+  Engine moved = std::move(engine_);
+  EXPECT_EQ(Generator(model).generate("x", few).text, answer);
+  EXPECT_EQ(model.engine().device().name, moved.device().name);
+  Generator generator(model);
+  EXPECT_EQ(generator.generate("x", few).text, answer);
+  std::vector<Model> models;
+  models.push_back(std::move(model));
+  for (int i = 0; i < 4; ++i) models.push_back(Model::load(moved));  // which moves the first one
+  EXPECT_EQ(generator.generate("x", few).text, answer);
+
+  const Dataset data = Dataset::load(models.front(), (root_ / "data").string(), "train");
+  Trainer trainer(models.front(), run_options("out"));
+  Sweep sweep(models.front(), expand_sweep(run_options("sweep"), {"lr=1e-3,1e-4"}, {}));
+  models.front() = Model::load(moved);
+  moved = Engine(test_device());
+  models.clear();
+  EXPECT_EQ(generator.generate("x", few).text, answer);
+  EXPECT_FALSE(data.row(0).tokens.empty());
+  EXPECT_GT(trainer.run().steps, 0);
+  EXPECT_GT(sweep.run((root_ / "sweep").string()).entries.front().result.steps, 0);
+  EXPECT_NE(generator.generate("x", few).text, "");
+}
+
+// A text is made in its generator's cache, which a callback must not have made anew.
+TEST_F(Misuse, GeneratorAskedByItsOwnCallback) {
+  Model model = Model::load(engine_);
+  Generator generator(model), other(model);
+  const GenerateOptions few = {.max_tokens = 12};
+  const std::string answer = generator.generate("Who lives in the forest?", few).text;
+  const std::string inner = other.generate("x", few).text;
+
+  std::optional<ErrorCode> refused, refused_many;
+  std::string told;
+  auto ask = [&](const std::string&) {
+    refused = thrown([&] { generator.generate("x", few); });
+    told = other.generate("x", few).text;
+    return true;
+  };
+  EXPECT_EQ(generator.generate("Who lives in the forest?", few, ask).text, answer);
+  EXPECT_EQ(refused, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(told, inner);
+  const std::vector<std::string> texts(20, "Who");
+  EXPECT_EQ(generator
+                .complete_many(texts, few, true,
+                               [&](size_t, const Generation&) {
+                                 refused_many = thrown([&] { generator.generate("x", few); });
+                                 return true;
+                               })
+                .size(),
+            texts.size());
+  EXPECT_EQ(refused_many, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(generator.generate("Who lives in the forest?", few).text, answer);
+}
+
 TEST_F(Misuse, NumbersThatAreNone) {
   Model model = Model::load(engine_);
   Generator generator(model);
