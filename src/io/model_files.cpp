@@ -191,6 +191,11 @@ void refuse_special_files(const fs::path& folder) {
     const fs::path& path = entry.path();
     if (std::find(std::begin(kRead), std::end(kRead), path.extension()) == std::end(kRead))
       continue;
+    if ((is_companion(path.filename().string()) || path.extension() == ".jinja") &&
+        fs::is_symlink(path, error) && !is_there(path))
+      fail(ErrorCode::kNotFound, path.string(), ": a link to ",
+           fs::read_symlink(path, error).string(),
+           ", which is not there; is the download complete?");
     if (!is_special(path)) continue;
     const fs::file_type type = fs::status(path, error).type();
     fail(ErrorCode::kInvalidArgument, path.string(), ": is ",

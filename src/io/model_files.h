@@ -25,7 +25,8 @@ struct ModelFolder {
 ModelFolder open_model_folder(const std::string& folder_or_name);
 
 // Refuses a folder in which a settings, weights or template file is neither a file nor a folder:
-// reading a named pipe would wait for its writer. Throws: kInvalidArgument.
+// reading a named pipe would wait for its writer. Nor may a file that is read where there is one be
+// a link to nothing. Throws: kInvalidArgument, kNotFound.
 void refuse_special_files(const std::filesystem::path& folder);
 
 // The snapshot folder of a hub name in the local cache, or "" if it is not there.

@@ -71,6 +71,23 @@ TEST(ModelFolder, DoesNotWaitForAPipe) {
   }
 }
 
+// A hub snapshot whose blobs did not come along: without the file that is meant, settings or the
+// chat template would be lost and nothing would tell.
+TEST(ModelFolder, NamesLinksToNothing) {
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json",
+                           "special_tokens_map.json", "chat_template.jinja"}) {
+    TemporaryFolder folder("model_link");
+    if (name != std::string("config.json")) folder.write("config.json", "{}");
+    std::filesystem::create_symlink("../blobs/gone", folder / name);
+    EXPECT_PRED2(contains, open_error(folder.path()),
+                 cat(name, ": a link to ../blobs/gone, which is not there"));
+  }
+  TemporaryFolder folder("model_other_link");
+  folder.write("config.json", "{}");
+  std::filesystem::create_symlink("../blobs/gone", folder / "notes.json");
+  EXPECT_EQ(open_error(folder.path()), "");
+}
+
 TEST(ModelFolder, CopiesNoPipe) {
   TemporaryFolder from("pipes_from"), to("pipes_to");
   from.write("additional_chat_templates/a.jinja", "a");
