@@ -197,9 +197,12 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
   }
   std::string all;
   for (const std::string& name : known_model_types()) all += (all.empty() ? "" : ", ") + name;
-  // A name that goes on after a known one (qwen3_moe) is a relative, not a typing mistake.
+  // A name that goes on after a known one (qwen3_moe, llama4) or ends before it does (qwen) is a
+  // relative, not a typing mistake; two others look like one.
   std::string near = nearest_name(type, known_model_types());
-  if (type.starts_with(near + "_")) near.clear();
+  if (type.starts_with(near) || near.starts_with(type) || type == "mixtral" ||
+      type.starts_with("ministral"))
+    near.clear();
   fail(ErrorCode::kUnsupported, where, ": model_type \"", type, "\" is not known",
        near.empty() ? "" : cat("; did you mean ", near, "?"), " (wick runs ", all, ")");
 }

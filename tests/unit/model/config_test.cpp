@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "unit/io/temporary_folder.h"
 
 namespace wick {
@@ -107,7 +108,10 @@ TEST(ModelConfig, StopTokensAreIds) {
 
 TEST(ModelConfig, ARelativeIsNotATypingMistake) {
   EXPECT_PRED2(contains, refusal(R"({"model_type": "qwn3"})"), "did you mean qwen3?");
-  EXPECT_FALSE(contains(refusal(R"({"model_type": "qwen3_moe"})"), "did you mean"));
+  for (const char* relative : {"qwen3_moe", "qwen", "llama4", "mistral3", "mixtral", "ministral"})
+    EXPECT_FALSE(
+        contains(refusal(cat(R"({"model_type": ")", relative, R"("})").c_str()), "did you mean"))
+        << relative;
 }
 
 }  // namespace
