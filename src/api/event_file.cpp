@@ -85,22 +85,23 @@ std::string tf_record(const std::string& bytes) {
   return out;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, int64_t from_step) {
+EventFile::EventFile(const std::filesystem::path& folder, std::optional<int64_t> after) {
   make_folder(folder);
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   auto seconds = static_cast<int64_t>(wall_seconds());
   // Files are read in the order of their names: what goes on is behind what was, also where the
   // clock was set back.
-  if (from_step > 0) seconds = std::max(seconds, newest_number(folder) + 1);
+  if (after) seconds = std::max(seconds, newest_number(folder) + 1);
   path_ = folder / cat(kName, seconds, ".", host, ".", ::getpid(), ".0");
   file_.open(path_, std::ios::binary | std::ios::trunc);
   write_event(0, kFileVersion, "brain.Event:2");
-  if (from_step > 0) {
+  if (after) {
     std::string log;
     put_key(log, kStatus, kVarint);
     put_varint(log, kStatusStart);
-    write_event(from_step + 1, kSessionLog, log);
+    // A look before the first update is of step 0.
+    write_event(*after > 0 ? *after + 1 : 0, kSessionLog, log);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,9 +14,9 @@ namespace wick {
 
 class EventFile {
  public:
-  // A new file in `folder`, which is made. With `from_step` > 0 TensorBoard forgets what earlier
-  // files say of later steps. Throws: kIo.
-  EventFile(const std::filesystem::path& folder, int64_t from_step);
+  // A new file in `folder`, which is made. Of a run that goes on behind step `after` (0: from its
+  // beginning) TensorBoard forgets what earlier files say of what comes again. Throws: kIo.
+  EventFile(const std::filesystem::path& folder, std::optional<int64_t> after);
 
   using Scalar = std::pair<std::string, double>;  // tag, value
   // Throws: kIo.

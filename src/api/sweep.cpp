@@ -25,6 +25,7 @@ struct Sweep::Impl {
   std::vector<std::unique_ptr<Trainer::Impl>> lanes;
   // The first lane is the lead: the joined step, its fit and its forecast are the lead's.
   Trainer::Impl& lead() { return *lanes.front(); }
+  bool resumes = false;       // also the lanes that start again
   bool rehearsed = false;     // the step is tried before the run
   double answer_seconds = 0;  // of the prompts, all adapters together
 
@@ -100,14 +101,14 @@ Sweep::Sweep(Model& model, std::vector<SweepAdapter> adapters) : impl_(std::make
   for (SweepAdapter& a : adapters) {
     impl_->names.push_back(a.name);
     impl_->lanes.push_back(std::make_unique<Trainer::Impl>());
-    // An adapter that had not been saved yet starts again.
-    TrainOptions o = a.options;
-    impl_->lanes.back()->options = o;
+    impl_->lanes.back()->options = a.options;
+    impl_->resumes |= a.options.resume;
     impl_->lanes.back()->model.emplace(model.impl().share());
   }
   impl_->check();
   for (auto& lane : impl_->lanes) {
     TrainOptions o = lane->options;
+    // An adapter that had not been saved yet starts again.
     o.resume = o.resume && load_checkpoint_run(o.adapter_path).has_value();
     lane->beside = impl_->lanes.front()->beside;
     lane->prepare(model, o);
@@ -236,7 +237,8 @@ TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
   const TrainCallbacks own = callbacks_of(k, callbacks);
   try {
     TrainRun run(joint.lane(k), std::move(setup));
-    Watch watch(lane.options, run.first_update());
+    Watch watch(lane.options, resumes ? std::optional(run.first_update()) : std::nullopt,
+                run.look_due());
     return run.run(watch.around(own));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kCancelled) throw;

@@ -367,7 +367,8 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
   t.has_run = true;
   try {
     TrainRun run(*t.step, std::move(setup));
-    Watch watch(t.options, run.first_update());
+    Watch watch(t.options, t.options.resume ? std::optional(run.first_update()) : std::nullopt,
+                run.look_due());
     result = run.run(watch.around(callbacks));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kCancelled) throw;

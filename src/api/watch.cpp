@@ -77,19 +77,27 @@ namespace {
 // What every line of metrics begins with, one that a kill cut short as well.
 constexpr std::string_view kEventBegins = "{\"event\":";
 
-// The lines of an older file that a run resumed after `first_update` does not write again. A last
+// The lines of an older file that a run resumed behind that update does not write again. A last
 // line that a kill cut short is dropped with them.
-std::string earlier_lines(const std::string& path, int64_t first_update) {
-  if (first_update == 0 || !std::filesystem::exists(path)) return {};
-  std::istringstream lines(read_file(path));
+std::string earlier_lines(const TrainOptions& options, int64_t behind, bool look_due) {
+  if (behind == 0 || !std::filesystem::exists(options.metrics)) return {};
+  std::istringstream lines(read_file(options.metrics));
   std::string kept, line;
+  bool has_save = false;
   while (std::getline(lines, line)) {
     const Json event = Json::parse(line, nullptr, false);
     if (event.is_discarded() || !event.is_object()) continue;
     const Json* step = find_member(event, "step");
-    if (step && step->is_number_integer() && step->get<int64_t>() > first_update) continue;
+    if (step && step->is_number_integer()) {
+      const int64_t at = step->get<int64_t>();
+      const Json kind = event.value("event", Json());
+      if (at > behind || (at == behind && look_due && kind == "eval")) continue;
+      has_save = has_save || (at == behind && kind == "saved");
+    }
     kept += line + "\n";
   }
+  if (!has_save && !kept.empty())
+    kept += dump_json(save_event({behind, options.adapter_path})) + "\n";
   return kept;
 }
 
@@ -109,7 +117,8 @@ void check_metrics(const std::string& path) {
          ": is a file that no run has written, and its lines would be lost; name another");
 }
 
-Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(options) {
+Watch::Watch(const TrainOptions& options, std::optional<int64_t> behind, bool look_due)
+    : options_(options) {
   if (!options.metrics.empty()) {
     const std::filesystem::path path = options.metrics;
     if (path.has_parent_path()) make_folder(path.parent_path());
@@ -118,13 +127,13 @@ Watch::Watch(const TrainOptions& options, int64_t first_update) : options_(optio
     const auto kind = std::filesystem::symlink_status(path, none).type();
     if (kind == std::filesystem::file_type::regular ||
         kind == std::filesystem::file_type::not_found)
-      write_file(path, earlier_lines(options.metrics, first_update));
+      write_file(path, earlier_lines(options, behind.value_or(0), look_due));
     metrics_.open(path, std::ios::app);
     if (!metrics_)
       fail(ErrorCode::kIo, options.metrics, ": cannot be written: ", std::strerror(errno));
   }
   if (!options.tensorboard.empty())
-    board_ = std::make_unique<EventFile>(options.tensorboard, first_update);
+    board_ = std::make_unique<EventFile>(options.tensorboard, behind);
 }
 
 // Under TRL's names, behind what its logs have before them.

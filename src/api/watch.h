@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "api/event_file.h"
 #include "io/json.h"
@@ -21,9 +22,11 @@ void check_metrics(const std::string& path);
 
 class Watch {
  public:
-  // `first_update` is what a resumed run has behind it: of an older file of metrics later lines are
-  // dropped, since they come again. Throws: kIo.
-  Watch(const TrainOptions& options, int64_t first_update);
+  // `behind`: the updates that a resumed run has behind it, 0 where it was killed before its first
+  // checkpoint. Of an older file of metrics later lines are dropped, since they come again, and the
+  // line of the save at that update is added where a kill came before it. `look_due`: the look at
+  // that update comes again, too. Throws: kIo.
+  Watch(const TrainOptions& options, std::optional<int64_t> behind, bool look_due = false);
 
   // The same callbacks, with the watching before each. The arguments must outlive the result.
   TrainCallbacks around(const TrainCallbacks& callbacks);

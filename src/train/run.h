@@ -64,6 +64,8 @@ class TrainRun {
   TrainResult run(const TrainCallbacks& callbacks);
   // Updates that were done before, by the run that is resumed.
   int64_t first_update() const { return first_update_; }
+  // Whether that run was stopped at the look behind them, which comes first now.
+  bool look_due() const { return look_due_; }
 
  private:
   // In run_state.cpp.

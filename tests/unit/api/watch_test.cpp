@@ -87,9 +87,10 @@ std::vector<std::pair<int, std::string>> fields(const std::string& m) {
   return found;
 }
 
-// "step tag" to value.
+// "step tag" to value; `restarts`: the steps at which a run says that it goes on.
 std::map<std::string, float> read_events(const std::filesystem::path& folder,
-                                         std::vector<std::string>& versions) {
+                                         std::vector<std::string>& versions,
+                                         std::vector<int64_t>* restarts = nullptr) {
   std::map<std::string, float> scalars;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     EXPECT_NE(entry.path().filename().string().find("tfevents"), std::string::npos);
@@ -104,6 +105,7 @@ std::map<std::string, float> read_events(const std::filesystem::path& folder,
       for (const auto& [field, value] : fields(event)) {
         if (field == 2) number = value;
         if (field == 3) versions.push_back(value);
+        if (field == 7 && restarts) restarts->push_back(std::stoll(number));
         if (field != 5) continue;
         for (const auto& [which, one] : fields(value)) {
           EXPECT_EQ(which, 1);
@@ -119,7 +121,7 @@ std::map<std::string, float> read_events(const std::filesystem::path& folder,
 TEST_F(WatchTest, EventsCanBeReadBack) {
   TrainOptions o;
   o.tensorboard = path("logs");
-  Watch watch(o, 0);
+  Watch watch(o, std::nullopt);
   const TrainCallbacks none;
   const TrainCallbacks c = watch.around(none);
   c.on_progress(step(1, 2.5));
@@ -157,6 +159,23 @@ TEST_F(WatchTest, EventsGoOnBehindAClockThatWasSetBack) {
   EXPECT_EQ(behind, 1);
 }
 
+// The steps from which TensorBoard forgets what came before.
+TEST_F(WatchTest, EventsOfAResumedRunTakeThePlaceOfThoseThatComeAgain) {
+  auto restarts = [&](std::optional<int64_t> behind) {
+    TrainOptions o;
+    o.tensorboard = path(cat("logs", behind.value_or(-1)).c_str());
+    Watch watch(o, behind);
+    std::vector<std::string> versions;
+    std::vector<int64_t> steps;
+    read_events(o.tensorboard, versions, &steps);
+    return steps;
+  };
+  EXPECT_EQ(restarts(std::nullopt), std::vector<int64_t>{});
+  EXPECT_EQ(restarts(5), std::vector<int64_t>{6});
+  // Killed before its first checkpoint.
+  EXPECT_EQ(restarts(0), std::vector<int64_t>{0});
+}
+
 TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
   TrainOptions o;
   o.tensorboard = path("logs");
@@ -182,7 +201,7 @@ TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
                      .divergence = 0.125};
   const TrainCallbacks silent;
   {
-    Watch watch(o, 0);
+    Watch watch(o, std::nullopt);
     watch.around(silent).on_progress(s);
     watch.around(silent).on_eval(e);
   }
@@ -198,7 +217,7 @@ TEST_F(WatchTest, EventsOfPreferencesHaveTheirRewards) {
   o.loss = "kto";
   o.tensorboard = path("kto");
   {
-    Watch watch(o, 0);
+    Watch watch(o, std::nullopt);
     watch.around(silent).on_eval(half);
   }
   got = read_events(o.tensorboard, versions);
@@ -212,7 +231,7 @@ TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
   o.metrics = path("metrics.jsonl");
   const TrainCallbacks none;
   {
-    Watch watch(o, 0);
+    Watch watch(o, std::nullopt);
     const TrainCallbacks c = watch.around(none);
     for (int i = 1; i <= 5; ++i) c.on_progress(step(i, 5.0 - i));
     c.on_save({4, "out"});
@@ -232,6 +251,40 @@ TEST_F(WatchTest, MetricsOfAResumedRunGoOn) {
                                             "step 5"}));
 }
 
+// Lines of a run that was killed behind its checkpoint and before the line of it, and of one that
+// was stopped at a look, went on with it and was killed.
+TEST_F(WatchTest, MetricsOfAResumedRunHaveEachEventOnce) {
+  auto seen = [&](bool saved, bool look_due) {
+    TrainOptions o;
+    o.metrics = path("metrics.jsonl");
+    o.adapter_path = "out";
+    const TrainCallbacks none;
+    {
+      Watch watch(o, std::nullopt);
+      const TrainCallbacks c = watch.around(none);
+      c.on_progress(step(4, 1));
+      EvalReport e;
+      e.step = 4;
+      c.on_eval(e);
+      if (saved) c.on_save({4, "out"});
+      c.on_progress(step(5, 1));
+    }
+    { Watch watch(o, 4, look_due); }
+    std::vector<std::string> lines;
+    std::istringstream all(read_file(o.metrics));
+    for (std::string line; std::getline(all, line);) {
+      const Json j = parse_json(line, o.metrics);
+      lines.push_back(cat(j["event"].get<std::string>(), " ", j["step"].get<int64_t>()));
+      EXPECT_EQ(j.value("path", "out"), "out");
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(seen(true, false), (Lines{"step 4", "eval 4", "saved 4"}));
+  EXPECT_EQ(seen(false, false), (Lines{"step 4", "eval 4", "saved 4"}));
+  EXPECT_EQ(seen(true, true), (Lines{"step 4", "saved 4"}));
+}
+
 TEST_F(WatchTest, TheHookGetsEachEvaluation) {
   TrainOptions o;
   o.hook = "cat >> " + path("seen");
@@ -243,7 +296,7 @@ TEST_F(WatchTest, TheHookGetsEachEvaluation) {
   e.step = 7;
   e.loss = 1.5;
   e.samples = {{"why?", "so"}};
-  Watch watch(o, 0);
+  Watch watch(o, std::nullopt);
   watch.around(c).on_eval(e);
   EXPECT_TRUE(warnings.empty());
   const Json seen = parse_json(read_file(path("seen")), "seen");
@@ -274,7 +327,7 @@ TEST_F(WatchTest, ACommandEndsWithTheRunThatIsToStop) {
   TrainCallbacks c;
   c.on_message = [&](const std::string& line) { warnings.push_back(line); };
   c.should_stop = [&] { return std::filesystem::exists(path("sleeper")); };
-  Watch(o, 0).around(c).on_eval({});
+  Watch(o, std::nullopt).around(c).on_eval({});
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("ended, since the run is to stop"), std::string::npos) << warnings[0];
   const pid_t sleeper = std::stoi(read_file(path("sleeper")));
