@@ -80,6 +80,12 @@ Json Trainer::Impl::identity() const {
   // The constants of this optimizer, whatever their names.
   const Hyper first = optimizer_hyper(o, o.learning_rate, 1);
   j["optimizer_constants"] = std::vector<float>(first.begin() + 1, first.end());
+  // Those of its settings that the first update's constants do not show.
+  if (o.optimizer == "adafactor") {
+    j["decay_rate"] = o.decay_rate;
+    j["relative_step"] = o.relative_step;
+    j["adafactor_warmup_init"] = o.relative_step_warmup;
+  }
   j["early_stop"] = o.early_stop;
   j["keep_best"] = o.early_stop > 0 || o.keep_best;
   if (j["keep_best"]) {

@@ -236,5 +236,27 @@ TEST_F(Resume, WithoutTheAdapterToStartFromSaysWhatItBrought) {
   }
 }
 
+// At the first update they all make the same constants.
+TEST_F(Resume, WithOtherSettingsOfAdafactorSaysSo) {
+  const std::string file = folder_.path("settings.yaml");
+  auto run = [&](const std::string& settings, std::vector<std::string> more) {
+    write_file(file,
+               "optimizer: adafactor\nepochs: 2\noptimizer_config:\n  adafactor:\n" + settings);
+    more.insert(more.end(), {"--config", file});
+    return train(more);
+  };
+  ASSERT_EQ(run("    decay_rate: -0.8\n", {}).code, 0);
+  const std::pair<std::string, const char*> cases[] = {
+      {"    decay_rate: -0.5\n", "decay_rate: was -0.8, is now -0.5"},
+      {"    relative_step: true\n", "relative_step: was false, is now true"},
+      {"    relative_step: true\n    warmup_init: true\n",
+       "adafactor_warmup_init: was false, is now true"}};
+  for (const auto& [settings, said] : cases) {
+    const CliResult r = run(settings, {"--resume"});
+    EXPECT_EQ(r.code, 1) << said;
+    EXPECT_NE(r.err.find(said), std::string::npos) << said << "\n" << r.err;
+  }
+}
+
 }  // namespace
 }  // namespace wick::test
