@@ -63,12 +63,13 @@ void touch_adapted(const Plan& plan, size_t product, const Touch& touch) {
     touch(before.inputs[0], static_cast<int32_t>(product));
 }
 
-// A device may make a product after what its adapters make of its input, and add theirs in it: what
-// any of them reads lasts until the last.
+// A device may make a product after what its adapters make of its input, and add theirs in it, and
+// make the gated_act of that, too: what any of them reads lasts until the last.
 template <typename Touch>
 void touch_added(const Plan& plan, size_t product, const Touch& touch) {
-  const size_t end = added_end(plan, product);
+  size_t end = added_end(plan, product);
   if (end == product + 1) return;
+  if (end < plan.steps.size() && is_gate(plan.steps[end])) ++end;
   const auto last = static_cast<int32_t>(end - 1);
   for (ValueId in : plan.steps[product].inputs) touch(in, last);
   for (size_t j = product + 1; j < end; ++j)

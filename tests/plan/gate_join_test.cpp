@@ -19,13 +19,14 @@ struct Sizes {
   bool trains;
   DType activations = DType::kBF16;
   bool adapted = false;  // both halves, rank 8
+  bool drops = false;    // x before each adapter, so that nothing reads it behind the product
 };
 constexpr int64_t kRank = 8;
 
 // head(linear(gated_act(linear(x + b)))), with scales of 1 around the gate that keep it apart.
 struct Net {
   Plan plan;
-  ValueId x, params, grads = kNone, target, weight, segment, loss;
+  ValueId x, params, keys = kNone, grads = kNone, target, weight, segment, loss;
   std::vector<ValueId> weights;
 
   static int64_t params_of(const Sizes& s) {
@@ -40,14 +41,21 @@ struct Net {
       return weights.emplace_back(r.weight(name, {n, k}, dtype));
     };
     if (!s.trains) r.narrow_linears();
-    ValueId h = s.trains ? r.bias(x, r.flat(params, 0, {s.width}, "b")) : x;
+    ValueId h = s.trains || s.drops ? r.bias(x, r.flat(params, 0, {s.width}, "b")) : x;
     const ValueId from = h;
     h = r.linear(h, matrix("gate_up", 2 * s.half, s.width, s.weights));
+    if (s.drops) keys = r.feed("keys", {s.rows, 2}, DType::kI32);
+    auto sums_of = [&](ValueId in, int64_t i, int64_t count) {
+      return r.linear(in,
+                      r.flat(params, s.width + i * kRank * s.width, {count * kRank, s.width}, "a"));
+    };
     if (s.adapted) {
-      const ValueId sums = r.linear(from, r.flat(params, s.width, {2 * kRank, s.width}, "a"));
+      const ValueId sums = s.drops ? kNone : sums_of(from, 0, 2);
       for (int64_t i = 0; i < 2; ++i)
         r.linear_into(
-            r.cols(h, i * s.half, (i + 1) * s.half), r.cols(sums, i * kRank, (i + 1) * kRank),
+            r.cols(h, i * s.half, (i + 1) * s.half),
+            s.drops ? sums_of(r.dropout(from, keys, 0.25f, static_cast<uint64_t>(i)), i, 1)
+                    : r.cols(sums, i * kRank, (i + 1) * kRank),
             r.flat(params, s.width + kRank * (2 * s.width + i * s.half), {s.half, kRank}, "b"),
             2.0f);
     }
@@ -125,6 +133,8 @@ std::vector<float> results(const std::string& isa, const Sizes& s, bool apart, i
     program->feed(net.x, halves.data(), 2 * halves.size());
   else
     program->feed(net.x, xs.data(), 4 * xs.size());
+  const std::vector<int32_t> keys(2 * targets.size(), 5);
+  if (s.drops) program->feed(net.keys, keys.data(), 4 * keys.size());
   program->feed(net.target, targets.data(), 4 * targets.size());
   program->feed(net.weight, ones.data(), 4 * ones.size());
   program->feed(net.segment, segments.data(), 4 * segments.size());
@@ -152,6 +162,8 @@ TEST(GateJoin, HasTheBitsOfTwoSteps) {
                            {40, 96, 48, DType::kBF16, true},
                            {40, 96, 64, DType::kBF16, true, DType::kBF16, true},
                            {600, 96, 64, DType::kBF16, false, DType::kBF16, true},
+                           {600, 96, 96, DType::kBF16, false, DType::kBF16, true, true},
+                           {70, 192, 192, DType::kQ8G32, false, DType::kBF16, true, true},
                            {70, 192, 256, DType::kQ4G32, false, DType::kBF16, true},
                            {33, 1120, 96, DType::kQ8G32, false, DType::kBF16, true},
                            {70, 96, 64, DType::kBF16, false},
