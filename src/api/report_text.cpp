@@ -92,6 +92,12 @@ std::string fixed(double x, int decimals) {
   return std::abs(x) < 1e9 ? print("%.*f", decimals, x) : number(x);
 }
 
+std::string bytes_up(int64_t n) {
+  int64_t unit = 1;  // of the last of three digits
+  while (n / unit >= 1000) unit *= 10;
+  return bytes(n - n % unit + (n % unit > 0 ? unit : 0));
+}
+
 std::string bytes(int64_t n) {
   static constexpr const char* kUnits[] = {"kB", "MB", "GB", "TB", "PB", "EB"};
   if (n < 1000) return std::to_string(n) + " B";

@@ -19,6 +19,7 @@ std::string count(int64_t n);                    // 1,234,567
 std::string number(double x, int digits = 4);    // significant digits; "not a number", "infinite"
 std::string fixed(double x, int decimals);       // the same for what is not finite
 std::string bytes(int64_t n);                    // 12.3 MB
+std::string bytes_up(int64_t n);                 // a size that holds them, 12.4 MB
 std::string seconds(double s);                   // 1 h 02 min, 3 min 05 s, 12.3 s
 std::string plural(int64_t n, const char* one);  // 1 update, 2 updates
 

@@ -44,7 +44,8 @@ int64_t Trainer::Impl::positions() const {
   return most;
 }
 
-StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recompute_blocks) const {
+StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recompute_blocks,
+                                        ModelWeights* base) const {
   StepOptions s;
   s.limits = limits;
   s.positions = positions();
@@ -54,7 +55,7 @@ StepOptions Trainer::Impl::step_options(const PackLimits& limits, int64_t recomp
   s.skips_rows = model->impl().backend().skips_rows();
   s.skip_below = static_cast<float>(options.skip_below);
   s.optimizer = optimizer_op(options.optimizer);
-  s.loss = loss_maker();
+  s.loss = loss_maker(base ? *base : *model->impl().weights);
   return s;
 }
 
@@ -121,7 +122,7 @@ void Trainer::Impl::choose_step() {
     if (!fit.fits)
       fail(ErrorCode::kOutOfMemory, "--memory ", report::bytes(options.memory_bytes),
            ": the smallest plan (recompute in every block, one row at a time) takes ",
-           report::bytes(fit.memory.total() + kept), what_would_fit(fit, options.memory_bytes));
+           report::bytes_up(fit.memory.total() + kept), what_would_fit(fit, options.memory_bytes));
     step = std::move(fit.step);
     f = fit.memory;
     forecast.recompute_blocks = fit.recompute_blocks;
@@ -419,7 +420,7 @@ void Trainer::Impl::check_device() const {
        fit.fits ? cat("--memory ", usable / kMega, "MB fits, with recompute in ",
                       fit.recompute_blocks, " of ", forecast.blocks, " blocks and packs of ",
                       report::count(fit.candidate.limits.tokens), " tokens")
-                : cat("the smallest plan takes ", report::bytes(fit.memory.total()),
+                : cat("the smallest plan takes ", report::bytes_up(fit.memory.total()),
                       what_would_fit(fit, usable)));
 }
 

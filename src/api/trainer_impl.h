@@ -109,7 +109,9 @@ struct Trainer::Impl {
   void assume_rows();
   void add_sizes(int64_t kept_bytes);  // kept: beside the step, under --memory too
   void choose_step();
-  StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks) const;
+  // `base`: in place of the model's weights, where they are others.
+  StepOptions step_options(const PackLimits& limits, int64_t recompute_blocks,
+                           ModelWeights* base = nullptr) const;
   std::unique_ptr<TrainStep> make_step(const FitCandidate& size, int64_t recompute_blocks) const;
   Order order() const;
   int64_t positions() const;
@@ -175,7 +177,8 @@ struct Trainer::Impl {
   void open_reference();
   ReferenceModel open_beside(const char* flag, const std::string& path,
                              const std::string& with_adapter);
-  LossMaker loss_maker() const;
+  bool has_pairs() const;                          // two sequences in a row
+  LossMaker loss_maker(ModelWeights& base) const;  // that or others in place of the model's
   void identify_loss(Json& identity) const;
   // trainer_identity.cpp. A checkpoint's `run`, but for what the step adds.
   Json identity() const;

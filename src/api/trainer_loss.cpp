@@ -182,13 +182,21 @@ void Trainer::Impl::open_reference() {
   reference = open_beside("--reference", o.reference, "");
 }
 
-LossMaker Trainer::Impl::loss_maker() const {
+bool Trainer::Impl::has_pairs() const {
+  for (const Impl* run : runs())
+    for (const ExampleSet* set : {&run->train, run->valid ? &*run->valid : nullptr})
+      for (int64_t i = 0; set && i < set->size(); ++i)
+        if (sequences_of((*set)[i]).size() > 1) return true;
+  return false;
+}
+
+LossMaker Trainer::Impl::loss_maker(ModelWeights& base) const {
   if (options.loss == "distill") {
     const Model::Impl& m = model->impl();
     DistillOptions d;
     d.teacher = *reference;
     d.config = &m.config;
-    d.weights = &*m.weights;
+    d.weights = &base;
     d.temperature = static_cast<float>(options.distill_temperature);
     d.alpha = static_cast<float>(options.distill_alpha);
     d.lanes = 1 + static_cast<int64_t>(others.size());
@@ -202,6 +210,7 @@ LossMaker Trainer::Impl::loss_maker() const {
   p.uses_reference =
       (options.loss == "dpo" || options.loss == "kto") && options.reference != "none";
   p.reference = reference;
+  if (p.reference && p.reference->weights == &*model->impl().weights) p.reference->weights = &base;
   p.seed = options.seed;
   p.packing = options.packing;
   p.lanes = 1 + static_cast<int64_t>(others.size());

@@ -9,7 +9,7 @@ namespace wick {
 // Another run, by what a person would change for it.
 struct Trainer::Impl::Smaller {
   std::string flags;
-  int64_t tokens = 0;  // of the longest row; 0: as it is
+  int64_t tokens = 0;  // of a pack of the longest row; 0: as it is
   int64_t rank = 0;    // 0: as it is
   bool lora = false, pairs = false,
        codes = false;  // in place of all weights; q and v; --quantize 4
@@ -41,7 +41,7 @@ int64_t Trainer::Impl::smaller_bytes(const Smaller& run, const PackLimits& limit
     codes->compute_in(m.weights->compute());
   }
   const TrainStep step(m.config, codes ? *codes : *m.weights, trained ? *trained : *trainable,
-                       step_options(packs, -1));
+                       step_options(packs, -1, codes ? &*codes : nullptr));
   const int64_t kept = forecast.prefix_on_disk ? 0 : forecast.prefix_bytes;
   return step.forecast(m.backend()).total() + kept;
 }
@@ -51,8 +51,10 @@ std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_by
   const PackLimits& limits = smallest.candidate.limits;
   const bool lone_adapter = adapter && others.empty() && options.init_adapter.empty();
   std::vector<Smaller> ways;
+  // Both answers of a pair are in one pack, each as long as a row may be.
   if (const int64_t tokens = limits.tokens / 2 / 16 * 16; tokens >= 16)
-    ways.push_back({.flags = cat("--max-seq-length ", tokens), .tokens = tokens});
+    ways.push_back(
+        {.flags = cat("--max-seq-length ", has_pairs() ? tokens / 2 : tokens), .tokens = tokens});
   if (!adapter) ways.push_back({.flags = "--fine-tune-type lora", .lora = true});
   if (lone_adapter && options.rank > 1)
     ways.push_back({.flags = cat("--rank ", options.rank / 2), .rank = options.rank / 2});
@@ -68,7 +70,7 @@ std::string Trainer::Impl::what_would_fit(const Fit& smallest, int64_t memory_by
   if (ways.empty()) return "; a smaller model is needed";
   std::string text = ";";
   auto name = [&](const Smaller& way) {
-    text += cat(text == ";" ? " with " : ", with ", way.flags, " ", report::bytes(way.bytes),
+    text += cat(text == ";" ? " with " : ", with ", way.flags, " ", report::bytes_up(way.bytes),
                 way.bytes <= memory_bytes ? " (fits)" : "");
   };
   for (const Smaller& way : ways) name(way);

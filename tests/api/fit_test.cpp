@@ -2,6 +2,7 @@
 // --memory: what is chosen fits, and the run learns the same.
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 #include <string>
 
 #include "api/run_fixture.h"
@@ -159,6 +160,30 @@ TEST_F(FitTest, WhatIsOfferedIsWhatItTakes) {
   EXPECT_EQ(alone.find("--quantize 4 --"), std::string::npos) << alone;
   EXPECT_NE(short_of.find("--quantize 4 --"), std::string::npos) << short_of;
   EXPECT_NE(short_of.find("(fits)"), std::string::npos) << short_of;
+}
+
+// Both answers of a pair lie in one pack, each as long as a row may be.
+TEST_F(FitTest, ShorterRowsThatAreOfferedForPairsFit) {
+  std::string rows;
+  for (int i = 0; i < 6; ++i)
+    rows += R"({"prompt": "Count them all", "chosen": "one two three four five six seven eight",)"
+            R"( "rejected": "eight seven six five four three two one, and none of them again"})"
+            "\n";
+  TrainOptions o = options();
+  write_data("pairs", rows, rows);
+  o.data = (root_ / "pairs").string();
+  o.loss = "simpo";
+  o.memory_bytes = 1 << 20;
+  Model model = Model::load(engine_, {.dtype = "f32"});
+  const std::string message = message_of([&] { Trainer trainer(model, o); });
+  const std::string flag = "with --max-seq-length ";
+  const size_t at = message.find(flag);
+  ASSERT_NE(at, std::string::npos) << message;
+  std::istringstream offered(message.substr(at + flag.size()));
+  double megabytes = 0;
+  offered >> o.dataset.max_seq_length >> megabytes;
+  o.memory_bytes = std::llround(1e6 * megabytes);
+  EXPECT_EQ(message_of([&] { Trainer trainer(model, o); }), "") << message;
 }
 
 }  // namespace

@@ -254,6 +254,12 @@ TEST(ReportText, Numbers) {
   EXPECT_EQ(bytes(999), "999 B");
   EXPECT_EQ(bytes(15504000), "15.5 MB");
   EXPECT_EQ(bytes(std::numeric_limits<int64_t>::max()), "9.22 EB");
+  // What is typed as a size has to hold them.
+  EXPECT_EQ(bytes_up(999), "999 B");
+  EXPECT_EQ(bytes_up(10'012'345), "10.1 MB");
+  EXPECT_EQ(bytes_up(1'390'001), "1.40 MB");
+  EXPECT_EQ(bytes_up(1'390'000), "1.39 MB");
+  EXPECT_EQ(bytes_up(999'001), "1.00 MB");
   EXPECT_EQ(seconds(3.14159), "3.1 s");
   EXPECT_EQ(seconds(59.96), "1 min 00 s");
   EXPECT_EQ(seconds(3725), "1 h 02 min");
