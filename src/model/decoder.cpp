@@ -266,7 +266,7 @@ namespace {
 constexpr double kPi = 3.14159265358979323846;
 
 // YaRN: how much of pair i's frequency is stretched, 0 for the fast ones to 1 for the slow ones.
-double yarn_ramp(const ModelConfig& c, int64_t i) {
+float yarn_ramp(const ModelConfig& c, int64_t i) {
   const auto pairs = static_cast<double>(c.head_dim);
   auto pair_of = [&](double turns) {  // within the original positions
     return pairs * std::log(static_cast<double>(c.rope.original_positions) / (turns * 2.0 * kPi)) /
@@ -277,7 +277,41 @@ double yarn_ramp(const ModelConfig& c, int64_t i) {
   low = std::max(low, 0.0);
   high = std::min(high, pairs - 1.0);
   if (low == high) high += 0.001;
-  return std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+  const float along = static_cast<float>(i) - static_cast<float>(low);
+  return std::clamp(along / static_cast<float>(high - low), 0.0f, 1.0f);
+}
+
+// Of pair i. Each step is rounded to f32, because models are trained with frequencies made so: one
+// that is right to the last place turns far positions otherwise.
+float rope_frequency(const ModelConfig& c, int64_t i) {
+  const float exponent = static_cast<float>(2 * i) / static_cast<float>(c.head_dim);
+  const auto period =  // over 2 pi
+      static_cast<float>(std::pow(static_cast<double>(static_cast<float>(c.rope.theta)),
+                                  static_cast<double>(exponent)));
+  const auto factor = static_cast<float>(c.rope.factor);
+  const float f = 1.0f / period;
+  switch (c.rope.scaling) {
+    case RopeConfig::Scaling::kNone:
+      return f;
+    case RopeConfig::Scaling::kLinear:
+      return f / factor;
+    case RopeConfig::Scaling::kYarn: {
+      const float fast = 1.0f - yarn_ramp(c, i);
+      return 1.0f / (factor * period) * (1.0f - fast) + f * fast;
+    }
+    case RopeConfig::Scaling::kLlama3: {
+      // Long wavelengths are stretched by the factor, short ones left, those between blended.
+      const auto original = static_cast<double>(c.rope.original_positions);
+      const float wavelength = static_cast<float>(2.0 * kPi) / f;
+      if (wavelength > static_cast<float>(original / c.rope.low_freq_factor)) return f / factor;
+      if (wavelength < static_cast<float>(original / c.rope.high_freq_factor)) return f;
+      const float blend =
+          (static_cast<float>(original) / wavelength - static_cast<float>(c.rope.low_freq_factor)) /
+          static_cast<float>(c.rope.high_freq_factor - c.rope.low_freq_factor);
+      return (1.0f - blend) * f / factor + blend * f;
+    }
+  }
+  return f;
 }
 
 }  // namespace
@@ -285,28 +319,7 @@ double yarn_ramp(const ModelConfig& c, int64_t i) {
 std::vector<float> rope_table(const ModelConfig& c, int64_t positions) {
   const int64_t half = c.head_dim / 2;
   std::vector<float> frequency(static_cast<size_t>(half));
-  for (int64_t i = 0; i < half; ++i) {
-    double exponent = static_cast<double>(2 * i) / static_cast<double>(c.head_dim);
-    double f = 1.0 / std::pow(c.rope.theta, exponent);
-    if (c.rope.scaling == RopeConfig::Scaling::kLinear) f /= c.rope.factor;
-    if (c.rope.scaling == RopeConfig::Scaling::kYarn) {
-      const double ramp = yarn_ramp(c, i);
-      f = f / c.rope.factor * ramp + f * (1.0 - ramp);
-    }
-    if (c.rope.scaling == RopeConfig::Scaling::kLlama3) {
-      // Long wavelengths are stretched by the factor, short ones left, those between blended.
-      double wavelength = 2.0 * kPi / f, original = static_cast<double>(c.rope.original_positions);
-      double low = original / c.rope.low_freq_factor, high = original / c.rope.high_freq_factor;
-      if (wavelength > low) {
-        f /= c.rope.factor;
-      } else if (wavelength >= high) {
-        double blend = (original / wavelength - c.rope.low_freq_factor) /
-                       (c.rope.high_freq_factor - c.rope.low_freq_factor);
-        f = (1.0 - blend) * f / c.rope.factor + blend * f;
-      }
-    }
-    frequency[static_cast<size_t>(i)] = static_cast<float>(f);
-  }
+  for (int64_t i = 0; i < half; ++i) frequency[static_cast<size_t>(i)] = rope_frequency(c, i);
   std::vector<float> table(static_cast<size_t>(positions * c.head_dim));
   for (int64_t p = 0; p < positions; ++p)
     for (int64_t i = 0; i < half; ++i) {

@@ -49,7 +49,7 @@ std::vector<std::string> differences(const Json& was, const Json& now);
 constexpr const char* kOrder = "order";
 // To be raised with every change of a kernel or of a random number that changes bits without
 // changing the plan, a kernel's name or the packs.
-constexpr int64_t kNumerics = 11;
+constexpr int64_t kNumerics = 12;
 // What of it differs, a sentence each.
 std::vector<std::string> order_differences(const Json& was, const Json& now);
 // Whether the parameters of both are the same modules', as far as the older one says.
