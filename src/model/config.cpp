@@ -170,6 +170,23 @@ ModelConfig read_common_config(const Json& config, const std::string& where) {
   return c;
 }
 
+namespace {
+
+// Whether one name goes on where the other ends, with a part or a number of its own (qwen3_moe and
+// qwen3, llama4 and llama, qwen and qwen2), or is one of two that only look alike: not a typing
+// mistake then.
+bool is_relative(const std::string& type, const std::string& known) {
+  if (type == "mixtral" || type.starts_with("ministral")) return true;
+  const auto& [head, whole] =
+      std::minmax(type, known, [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  if (head.empty() || head.size() == whole.size() || !whole.starts_with(head)) return false;
+  auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const char next = whole[head.size()];
+  return next == '_' || (is_digit(next) && !is_digit(head.back()));
+}
+
+}  // namespace
+
 ModelConfig read_config(const Json& config, const Json& generation_config,
                         const std::string& where) {
   std::string type = get_string(config, "model_type", where);
@@ -197,12 +214,8 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
   }
   std::string all;
   for (const std::string& name : known_model_types()) all += (all.empty() ? "" : ", ") + name;
-  // A name that goes on after a known one (qwen3_moe, llama4) or ends before it does (qwen) is a
-  // relative, not a typing mistake; two others look like one.
   std::string near = nearest_name(type, known_model_types());
-  if (type.starts_with(near) || near.starts_with(type) || type == "mixtral" ||
-      type.starts_with("ministral"))
-    near.clear();
+  if (is_relative(type, near)) near.clear();
   fail(ErrorCode::kUnsupported, where, ": model_type \"", type, "\" is not known",
        near.empty() ? "" : cat("; did you mean ", near, "?"), " (wick runs ", all, ")");
 }

@@ -107,7 +107,10 @@ TEST(ModelConfig, StopTokensAreIds) {
 }
 
 TEST(ModelConfig, ARelativeIsNotATypingMistake) {
-  EXPECT_PRED2(contains, refusal(R"({"model_type": "qwn3"})"), "did you mean qwen3?");
+  for (const char* typed : {"qwn3", "qwen33"})
+    EXPECT_PRED2(contains, refusal(cat(R"({"model_type": ")", typed, R"("})").c_str()),
+                 "did you mean qwen3?");
+  EXPECT_PRED2(contains, refusal(R"({"model_type": "llam"})"), "did you mean llama?");
   for (const char* relative : {"qwen3_moe", "qwen", "llama4", "mistral3", "mixtral", "ministral"})
     EXPECT_FALSE(
         contains(refusal(cat(R"({"model_type": ")", relative, R"("})").c_str()), "did you mean"))
