@@ -167,14 +167,18 @@ void match_answers(Model::Impl& m, const ExampleSet& set, const EvalOptions& opt
   if (!prompts.empty()) {
     TextGenerator generator(m.backend(), m.config, *m.weights, m.words(), m.source(), m.params);
     DecodeOptions decode;
-    decode.max_tokens = options.max_tokens;
+    // One more shows whether an answer of as many tokens is whole: the stop token comes behind it.
+    decode.max_tokens = std::min(options.max_tokens, std::numeric_limits<int64_t>::max() - 1) + 1;
     decode.stop_tokens = m.stop_tokens();
     decode.should_stop = options.should_stop;
     int64_t done = 0;
     generator.generate_many(prompts, decode, options.batch_size, [&](size_t i, const Decoded& d) {
       ExampleResult& e = *owners[i];
-      e.answer = trimmed(d.text);
-      e.exact_match = e.answer == e.expected;
+      const bool longer = static_cast<int64_t>(d.tokens.size()) > options.max_tokens;
+      e.answer = trimmed(longer ? m.words().decode(std::span(d.tokens).first(
+                                      static_cast<size_t>(options.max_tokens)))
+                                : d.text);
+      e.exact_match = d.finish_reason == "stop" && e.answer == e.expected;
       if (options.on_progress) options.on_progress(++done, static_cast<int64_t>(prompts.size()));
       return true;
     });

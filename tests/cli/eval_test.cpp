@@ -106,6 +106,35 @@ TEST_F(Eval, SeveralDataSets) {
   EXPECT_EQ(rows({question, question}), 2);
 }
 
+// The first words of an answer are not the answer, also where --max-tokens ends with them.
+TEST_F(Eval, AnAnswerThatIsLongerIsDifferent) {
+  auto answer = [](const std::string& tokens) {
+    const CliResult r = wick(
+        {"generate", "--prompt", "Who lives in the forest?", "--max-tokens", tokens, "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.lines().back();
+  };
+  auto matches = [&](const Json& completion, int64_t tokens) {
+    const std::string file = folder_.write(
+        "row.jsonl",
+        "{\"prompt\": \"Who lives in the forest?\", \"completion\": " + completion.dump() + "}\n");
+    const CliResult r = wick({"eval", "--data", file, "--max-tokens", std::to_string(tokens),
+                              "--per-example", "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.lines()[0];
+  };
+  const Json part = answer("3"), whole = answer("60");
+  ASSERT_EQ(part["finish_reason"], "length");
+  ASSERT_EQ(whole["finish_reason"], "stop");
+  const Json cut = matches(part["text"], 3);
+  EXPECT_EQ(cut["answer"], part["text"]);
+  EXPECT_EQ(cut["exact_match"], false);
+  // The stop token is not one of the answer's.
+  const auto tokens = whole["generated_tokens"].get<int64_t>();
+  EXPECT_EQ(matches(whole["text"], tokens)["exact_match"], true);
+  EXPECT_EQ(matches(whole["text"], tokens - 1)["exact_match"], false);
+}
+
 TEST_F(Eval, RowsOfAComparisonSayWhose) {
   write_tiny_data(folder_.path("data"));
   const std::vector<std::string> words = {
