@@ -237,6 +237,17 @@ Model load_model(Engine& engine, const Flags& flags, bool& has_weights) {
   }
 }
 
+void show_cleaned(const DataCheck& check, Output& out) {
+  for (const DataSplit& split : check.splits) {
+    if (split.written.empty())
+      out.say(cat("no row of the ", split.split, " split is left, and no file of it is written"));
+    else if (!out.json())
+      out.result(cat("cleaned  ", split.written, ", ", plural(split.rows_written, "row")));
+  }
+  if (out.json()) return;
+  for (const std::string& fix : check.fixes) out.result("  " + fix);
+}
+
 int run(const Args& args, const Flags& flags) {
   if (flags.overwrite && flags.fix.empty())
     throw UsageError("--overwrite is for the folder that --fix names");
@@ -294,12 +305,12 @@ int run(const Args& args, const Flags& flags) {
   summary["kinds"] = show_findings(check, out);
   summary["findings"] = check.findings.size();
   summary["fixes"] = check.fixes;
-  for (const DataSplit& split : check.splits)
-    if (!split.written.empty() && !out.json())
-      out.result(cat("cleaned  ", split.written, ", ", plural(split.rows_written, "row")));
-  if (!out.json())
-    for (const std::string& fix : check.fixes) out.result("  " + fix);
+  if (!flags.fix.empty()) show_cleaned(check, out);
   out.event(summary);
+  if (!flags.fix.empty() && std::all_of(check.splits.begin(), check.splits.end(),
+                                        [](const DataSplit& s) { return s.written.empty(); }))
+    fail(ErrorCode::kInvalidArgument, "--fix ", flags.fix,
+         ": no row is left, and nothing is written; the findings say why");
   return flags.strict && !check.findings.empty() ? kFailed : kDone;
 }
 

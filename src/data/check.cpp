@@ -422,7 +422,9 @@ DataCheck check_data(std::span<const DataSource> sources, std::span<const std::s
   }
   if (!any) file_of_split(sources[0].path, splits.front());
   DataCheck check = checker.finish();
-  if (made) {
+  // A copy without rows takes the place of nothing.
+  if (made && std::any_of(check.splits.begin(), check.splits.end(),
+                          [](const DataSplit& s) { return !s.written.empty(); })) {
     made->keep();
     // Of the data set that was there, which is not to be mixed with this one.
     for (const fs::path& file : files_of_splits(fix, splits))

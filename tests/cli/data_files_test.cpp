@@ -141,6 +141,25 @@ TEST_F(DataFiles, ACleanedCopyHasNoEmptySplit) {
             0);
 }
 
+// A script that trains on the copy next learns that there is none.
+TEST_F(DataFiles, ACopyWithoutRowsFails) {
+  const std::string data = folder_.write("n/train.jsonl", "{\n");
+  const std::string clean = folder_.path("n_clean");
+  auto fix = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"data", "--model", model_, "--data", data, "--fix", clean});
+    const CliResult r = wick(more);
+    EXPECT_EQ(r.code, 1) << r.out;
+    EXPECT_NE(r.err.find("no row is left"), std::string::npos) << r.err;
+    return r;
+  };
+  EXPECT_TRUE(fix({"--json"}).event("data")["written"].is_null());
+  EXPECT_FALSE(std::filesystem::exists(clean));
+  // And what was there stays.
+  const std::string other = folder_.write("n_clean/train.jsonl", chat("q", "a") + "\n");
+  fix({"--overwrite", "--quiet"});
+  EXPECT_TRUE(std::filesystem::exists(other));
+}
+
 TEST_F(DataFiles, WeightsAndValSplitInTraining) {
   std::string a, b;
   for (int i = 0; i < 8; ++i) {
