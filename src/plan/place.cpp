@@ -23,6 +23,7 @@ int64_t align(int64_t bytes) {
 }
 
 constexpr int64_t kNarrow = 64;
+constexpr int64_t kFewRows = 16;
 
 bool is_product(const Step& step) { return step.op == Op::kLinear && step.dir == Dir::kForward; }
 bool is_gate(const Step& step) { return step.op == Op::kGatedAct && step.dir == Dir::kForward; }
@@ -76,6 +77,27 @@ void touch_added(const Plan& plan, size_t product, const Touch& touch) {
     if (adds_to(plan, plan.steps[j], plan.steps[product])) touch(plan.steps[j].inputs[0], last);
 }
 
+// Of few rows a device may make a norm in the product behind it, each part of that for itself, and
+// with it the gated_act or the rope of the product: what is normed lasts until the last part.
+template <typename Touch>
+void touch_normed(const Plan& plan, size_t norm, const Touch& touch) {
+  const Step& at = plan.steps[norm];
+  const bool adds = at.op == Op::kAddRmsNorm;
+  if ((!adds && at.op != Op::kRmsNorm) || at.dir != Dir::kForward ||
+      plan.value(at.inputs[0]).shape.rows() > kFewRows)
+    return;
+  size_t last = norm + 1;
+  if (last >= plan.steps.size() || !is_product(plan.steps[last]) ||
+      plan.steps[last].inputs[0] != at.outputs[adds ? 1 : 0].value)
+    return;
+  if (last + 1 < plan.steps.size())
+    if (const Step& after = plan.steps[last + 1];
+        after.dir == Dir::kForward && (after.op == Op::kGatedAct || after.op == Op::kRope))
+      ++last;
+  touch(at.inputs[0], static_cast<int32_t>(last));
+  if (adds) touch(at.inputs[1], static_cast<int32_t>(last));
+}
+
 // A device may bring a quantised matrix to floats in its step's scratch, some steps ahead
 // (plan/widened.h), and read it there in a kernel that makes steps behind it, too.
 void keep_matrix(const Plan& plan, size_t step, Item& scratch) {
@@ -115,6 +137,7 @@ std::vector<Item> live_items(const Plan& plan, size_t (*element_bytes)(DType),
     touch_around(plan, i, touch);
     touch_adapted(plan, i, touch);
     touch_added(plan, i, touch);
+    touch_normed(plan, i, touch);
   }
   for (ValueId id : plan.results)
     items[static_cast<size_t>(plan.root(id))].last = static_cast<int32_t>(plan.steps.size());
