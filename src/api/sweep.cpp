@@ -34,6 +34,8 @@ struct Sweep::Impl {
   TrainCallbacks callbacks_of(size_t lane, const SweepCallbacks& callbacks) const;
   // What is found out before a weight is read.
   std::vector<RunFolder> begin(const SweepCallbacks& callbacks);
+  // The folder of the summary, unless it is that of an adapter.
+  std::optional<FolderLock> lock(const std::string& folder) const;
   // False: given up.
   bool start(const SweepCallbacks& callbacks);
   // What the run takes, once its prompts have been answered.
@@ -47,7 +49,7 @@ struct Sweep::Impl {
   Samples ask_before(JointStep& joint, const StopAsked& stop);
   // One lane's run, inside the joined one.
   TrainResult run_lane(JointStep& joint, size_t lane, const std::vector<PromptAndAnswer>& prompts,
-                       const SweepCallbacks& callbacks);
+                       RunFolder& folder, const SweepCallbacks& callbacks);
   // The entries, best first.
   SweepResult collect(JointStep& joint, std::vector<TrainResult> results,
                       const std::vector<std::exception_ptr>& errors, const Samples& samples,
@@ -167,6 +169,13 @@ std::vector<RunFolder> Sweep::Impl::begin(const SweepCallbacks& callbacks) {
   return folders;
 }
 
+std::optional<FolderLock> Sweep::Impl::lock(const std::string& folder) const {
+  std::error_code none;
+  for (const auto& lane : lanes)
+    if (std::filesystem::equivalent(lane->options.adapter_path, folder, none)) return std::nullopt;
+  return FolderLock(folder);
+}
+
 bool Sweep::Impl::start(const SweepCallbacks& callbacks) {
   rehearsed = lead().can_rehearse();
   if (!rehearsed || lead().free_step) lead().forecast_time();
@@ -222,7 +231,7 @@ Sweep::Impl::Samples Sweep::Impl::ask_before(JointStep& joint, const StopAsked& 
 }
 
 TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
-                                  const std::vector<PromptAndAnswer>& prompts,
+                                  const std::vector<PromptAndAnswer>& prompts, RunFolder& folder,
                                   const SweepCallbacks& callbacks) {
   Trainer::Impl& lane = *lanes[k];
   RunSetup setup = lane.run_setup(lead().forecast);
@@ -235,6 +244,7 @@ TrainResult Sweep::Impl::run_lane(JointStep& joint, size_t k,
   setup.peak_gflops = 0;  // of all lanes together, not of one
   setup.should_give_up = callbacks.should_give_up;
   const TrainCallbacks own = callbacks_of(k, callbacks);
+  setup.hold_folder = [&] { folder.hold(own.on_message); };
   try {
     TrainRun run(joint.lane(k), std::move(setup));
     Watch watch(lane.options, resumes ? std::optional(run.first_update()) : std::nullopt,
@@ -345,7 +355,8 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
          "this Sweep has run; make another one, with `resume` to go on");
   NewFolder made(folder);
   made.keep();
-  const std::vector<RunFolder> folders = s.begin(callbacks);
+  const std::optional<FolderLock> held = s.lock(folder);
+  std::vector<RunFolder> folders = s.begin(callbacks);
   SweepResult nothing;
   nothing.interrupted = true;
   auto given_up = [&] { return callbacks.should_give_up && callbacks.should_give_up(); };
@@ -356,8 +367,9 @@ SweepResult Sweep::run(const std::string& folder, const SweepCallbacks& callback
   if (given_up()) return nothing;
   std::vector<TrainResult> results(s.lanes.size());
   s.lead().has_run = true;
-  const std::vector<std::exception_ptr> errors = joint.run(
-      [&](size_t k) { results[k] = s.run_lane(joint, k, samples.prompts[k], callbacks); });
+  const std::vector<std::exception_ptr> errors = joint.run([&](size_t k) {
+    results[k] = s.run_lane(joint, k, samples.prompts[k], folders[k], callbacks);
+  });
   auto is_nothing = [](const TrainResult& r) { return r.interrupted && r.adapter_path.empty(); };
   if (std::all_of(results.begin(), results.end(), is_nothing)) {
     s.lead().has_run = false;

@@ -329,7 +329,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
          "this Trainer has run; make another one, with `resume` to go on");
   if (callbacks.on_message)
     for (const std::string& line : t.messages) callbacks.on_message(line);
-  const RunFolder folder = t.check_folder();
+  RunFolder folder = t.check_folder();
   t.check_device();
   const bool rehearsed = t.can_rehearse();
   // What --memory costs is known by rates alone: the free plan is not there to be tried.
@@ -362,6 +362,7 @@ TrainResult Trainer::run(const TrainCallbacks& callbacks) {
     for (size_t i = 0; i < texts.size(); ++i) samples.push_back({prompts[i].words, texts[i]});
     return samples;
   };
+  setup.hold_folder = [&] { folder.hold(callbacks.on_message); };
   setup.should_give_up = callbacks.should_give_up;
   TrainResult result;
   t.has_run = true;

@@ -212,7 +212,12 @@ RunFolder Trainer::Impl::check_folder() const {
   check_disk();
   write_file(std::filesystem::path(options.adapter_path) / ".wick", "");
   std::filesystem::remove(std::filesystem::path(options.adapter_path) / ".wick");
-  return {std::move(folder), std::move(lock)};
+  return {std::move(folder), std::move(lock), options.adapter_path};
+}
+
+void RunFolder::hold(const std::function<void(const std::string&)>& say) {
+  if (lock.renew() && say)
+    say(cat("warning: ", path, " was removed or moved while the run went on; it is made anew"));
 }
 
 }  // namespace wick

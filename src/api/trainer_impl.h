@@ -29,6 +29,10 @@ struct DiskNeed {
 struct RunFolder {
   NewFolder folder;
   FolderLock lock;
+  std::string path;
+
+  // Before something is saved. Throws: kNotFound where it is another run's by now.
+  void hold(const std::function<void(const std::string&)>& say);
 };
 
 // What a compiled step holds beside its operands, measured.

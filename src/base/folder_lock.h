@@ -18,7 +18,16 @@ class FolderLock {
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&&) = delete;
 
+  // Where the folder was removed or moved meanwhile, makes it anew and holds that one; returns
+  // whether it did. Throws: kNotFound where another run holds what is there now; kIo.
+  bool renew();
+
  private:
+  static int open_folder(const std::filesystem::path& folder);
+  // False: another run holds it.
+  static bool take(int fd);
+
+  std::filesystem::path folder_;
   int fd_ = -1;
 };
 

@@ -108,6 +108,7 @@ EvalReport TrainRun::evaluate(int64_t step, const StopAsked& stop) {
       best_params_ = {};  // not both at a time
       release_free_memory();
       best_params_ = step_.params();
+      hold_folder();
       setup_.save_result(setup_.options.adapter_path + "/best", best_params_);
     }
   }
@@ -264,6 +265,7 @@ void TrainRun::finish(int64_t step, const TrainCallbacks& callbacks) {
   result_.best_step = best_step_;
   result_.best_valid_loss = best_valid_;
   if (result_.interrupted) return;
+  hold_folder();
   // A run that was killed between its last checkpoint and its result.
   if (!saved_) setup_.save_result(o.adapter_path, step_.params());
   if (best_params_.empty() || best_step_ == step) return;

@@ -36,6 +36,8 @@ struct RunSetup {
   StopAsked should_give_up = {};
   // The prompts of the run, answered as the parameters are now; may be empty.
   std::function<std::vector<EvalSample>()> answer_prompts = {};
+  // Called before something is saved: the folder may have gone, or be another run's by now.
+  std::function<void()> hold_folder = {};
 };
 
 // Updates of a run: --iters batches, or --epochs times the data (a part of an epoch has the updates
@@ -73,6 +75,9 @@ class TrainRun {
   void restore_states(const Checkpoint& checkpoint);
   void forget_best(const Checkpoint& checkpoint);
   void save(int64_t step, const TrainCallbacks& callbacks);
+  void hold_folder() const {
+    if (setup_.hold_folder) setup_.hold_folder();
+  }
   void save_numbered(int64_t step, std::span<const float> params);
   bool keeps_best() const { return setup_.options.keep_best || setup_.options.early_stop > 0; }
 

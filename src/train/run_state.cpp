@@ -241,6 +241,7 @@ void TrainRun::save_numbered(int64_t step, std::span<const float> params) {
 
 void TrainRun::save(int64_t step, const TrainCallbacks& callbacks) {
   const TrainOptions& o = setup_.options;
+  hold_folder();
   release_free_memory();
   Checkpoint c;
   c.step = step;

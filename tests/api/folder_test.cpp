@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run's folder that another run has used: what stays there, what goes, and what is said of it.
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "api/run_fixture.h"
+#include "base/folder_lock.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
@@ -82,6 +84,64 @@ TEST_F(Folder, ADivergingRunStopsAndSaysWhatIsKept) {
   const int64_t seen = std::stoll(earlier.substr(begin.size()));
   EXPECT_EQ(seen, bad - 1);
   expect_parts(earlier, {": the held-out loss is ", cat("the checkpoint of update ", seen - 1)});
+}
+
+// The name may be another run's by the time that this one saves.
+TEST_F(Folder, AFolderThatIsRemovedWhileTheRunGoesOn) {
+  Model model = Model::load(engine_);
+  TrainOptions o = options("run");
+  o.iters = 3;
+  o.save_every = 1;
+  const fs::path folder = root_ / "run";
+  std::vector<std::string> said;
+  std::optional<FolderLock> other;
+  bool taken = false;
+  TrainCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& line) { said.push_back(line); };
+  callbacks.on_save = [&](const SaveReport& r) {
+    if (r.step != 1) return;
+    fs::remove_all(folder);
+    if (!taken) return;
+    fs::create_directory(folder);
+    other.emplace(folder);
+  };
+  Trainer(model, o).run(callbacks);
+  EXPECT_TRUE(fs::exists(folder / "adapter_model.safetensors"));
+  ASSERT_FALSE(said.empty());
+  EXPECT_NE(said.back().find("run was removed or moved while the run went on"), std::string::npos)
+      << said.back();
+
+  taken = true;
+  const std::string refused = message_of([&] { Trainer(model, o).run(callbacks); });
+  for (const char* part : {"run: was removed or moved", "another run is writing"})
+    EXPECT_NE(refused.find(part), std::string::npos) << refused;
+  EXPECT_TRUE(fs::is_empty(folder));
+}
+
+TEST_F(Folder, ASweepHoldsTheFolderOfItsSummary) {
+  Model model = Model::load(engine_);
+  TrainOptions o = options("sweep");
+  o.iters = 1;
+  const std::string folder = o.adapter_path;
+  const auto adapters = expand_sweep(o, {"rank=2,4"}, {});
+  fs::create_directories(folder);
+  {
+    const FolderLock run(folder);
+    EXPECT_THROW(Sweep(model, adapters).run(folder), Error);
+  }
+  EXPECT_FALSE(fs::exists(fs::path(folder) / "summary.json"));
+  SweepCallbacks callbacks;
+  bool held = false;
+  callbacks.on_step = [&](const std::string&, const StepReport&) {
+    try {
+      const FolderLock run(folder);
+    } catch (const Error&) {
+      held = true;
+    }
+  };
+  Sweep(model, adapters).run(folder, callbacks);
+  EXPECT_TRUE(held);
+  EXPECT_TRUE(fs::exists(fs::path(folder) / "summary.json"));
 }
 
 // Beside a result of another run it would be taken for that one's.
