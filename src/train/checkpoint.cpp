@@ -17,14 +17,7 @@ namespace {
 
 constexpr const char* kFileName = "training_state.safetensors";
 constexpr const char* kStatePrefix = "state.";
-
-const std::string& metadata(const SafetensorsFile& file, const char* key) {
-  auto found = file.metadata().find(key);
-  if (found == file.metadata().end())
-    fail(ErrorCode::kCorruptFile, file.path().string(), ": has no ", key,
-         "; it was not written by wick train");
-  return found->second;
-}
+constexpr const char* kFormat = "wick-training-state";
 
 std::string hex(uint32_t crc) {
   char text[16];
@@ -77,7 +70,7 @@ void save_checkpoint(const std::filesystem::path& folder, const Checkpoint& c) {
   const std::string step = std::to_string(c.step), run = dump_json(c.run),
                     progress = dump_json(c.progress);
   SafetensorsWriter writer(checkpoint_path(folder),
-                           {{"format", "wick-training-state"},
+                           {{"format", kFormat},
                             {"step", step},
                             {"run", run},
                             {"progress", progress},
@@ -106,20 +99,52 @@ SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
   }
 }
 
+// The first files had no checksum. One whose name was damaged must not pass for one of those, so
+// that a name which no checkpoint has is refused.
+void check_names(const SafetensorsFile& file) {
+  const auto& has = file.metadata();
+  const auto format = has.find("format");
+  const bool ours = format != has.end() && format->second == kFormat;
+  for (const char* key : {"step", "run", "progress"}) {
+    if (has.contains(key)) continue;
+    if (ours) fail_damaged(file.path(), cat("has no ", key));
+    fail(ErrorCode::kCorruptFile, file.path().string(), ": has no ", key,
+         "; it was not written by wick train");
+  }
+  constexpr std::string_view kNames[] = {"format", "step", "run", "progress", "crc32c"};
+  for (const auto& [key, value] : has)
+    if (std::find(std::begin(kNames), std::end(kNames), key) == std::end(kNames))
+      fail_damaged(file.path(), cat("its header has \"", key, "\", which no checkpoint has"));
+}
+
+Json parse_text(const SafetensorsFile& file, const char* key) {
+  try {
+    return parse_json(file.metadata().find(key)->second, file.path().string());
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kCorruptFile) throw;
+    fail_damaged(file.path(), cat("its ", key, " is no JSON"));
+  }
+}
+
 }  // namespace
 
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
-  return parse_json(metadata(open_checkpoint(path), "run"), path.string());
+  const SafetensorsFile file = open_checkpoint(path);
+  check_names(file);
+  return parse_text(file, "run");
 }
 
 std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
   if (!std::filesystem::exists(path)) return std::nullopt;
   const SafetensorsFile file = open_checkpoint(path);
-  const std::string &step = metadata(file, "step"), &run = metadata(file, "run"),
-                    &progress = metadata(file, "progress");
+  check_names(file);
+  auto text = [&](const char* key) -> const std::string& {
+    return file.metadata().find(key)->second;
+  };
+  const std::string &step = text("step"), &run = text("run"), &progress = text("progress");
   Checkpoint c;
   std::vector<Tensor> tensors;
   for (const TensorInfo& info : file.tensors()) {
@@ -128,12 +153,11 @@ std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
            ", wanted F32 or U8");
     tensors.push_back({info.name, *info.dtype, file.bytes(info)});
   }
-  // The first files had none.
   if (auto crc = file.metadata().find("crc32c"); crc != file.metadata().end())
     if (crc->second != hex(checksum(step, run, progress, tensors)))
       fail_damaged(path, "its checksum is wrong");
-  c.run = parse_json(run, path.string());
-  c.progress = parse_json(progress, path.string());
+  c.run = parse_text(file, "run");
+  c.progress = parse_text(file, "progress");
   const char* end = step.data() + step.size();
   if (const auto read = std::from_chars(step.data(), end, c.step);
       read.ec != std::errc() || read.ptr != end || c.step < 0)

@@ -101,6 +101,47 @@ TEST_F(CheckpointTest, EveryChangedByteIsSeen) {
   }
 }
 
+// A damaged name of the checksum would pass for a file of a build that had none.
+TEST_F(CheckpointTest, ADamagedNameInTheHeaderIsSeen) {
+  save_checkpoint(folder_, example());
+  const std::string whole = read_file(checkpoint_path(folder_));
+  for (const char* name : {"\"crc32c\"", "\"step\"", "\"run\"", "\"progress\""}) {
+    std::string changed = whole;
+    changed[changed.find(name) + 2] ^= 1;
+    std::ofstream(checkpoint_path(folder_), std::ios::binary) << changed;
+    for (const bool only_run : {false, true}) {
+      try {
+        only_run ? void(load_checkpoint_run(folder_)) : void(load_checkpoint(folder_));
+        ADD_FAILURE() << name << " " << only_run;
+      } catch (const Error& e) {
+        EXPECT_NE(std::string(e.what()).find("the file was damaged after"), std::string::npos)
+            << name << ": " << e.what();
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, DamagedTextsAreSaidToBeDamaged) {
+  for (const char* broken : {"run", "progress"}) {
+    std::map<std::string, std::string> texts = {
+        {"format", "wick-training-state"}, {"step", "3"}, {"run", "{}"}, {"progress", "{}"}};
+    texts[broken] = "{\"a\" 1}";
+    SafetensorsWriter writer(checkpoint_path(folder_), texts);
+    const float value = 1;
+    writer.declare("params", DType::kF32, {1});
+    writer.write("params", std::as_bytes(std::span(&value, 1)));
+    writer.commit();
+    try {
+      load_checkpoint(folder_);
+      ADD_FAILURE() << broken;
+    } catch (const Error& e) {
+      const std::string said = e.what();
+      EXPECT_NE(said.find(std::string("its ") + broken + " is no JSON"), std::string::npos) << said;
+      EXPECT_NE(said.find("start again without --resume"), std::string::npos) << said;
+    }
+  }
+}
+
 TEST_F(CheckpointTest, FilesWithPlainMomentsAreRead) {
   SafetensorsWriter writer(
       checkpoint_path(folder_),
