@@ -135,7 +135,11 @@ std::string plot_curves(const Curve& line, const Curve& marks, const std::string
   std::string left = general(x_min, 6), middle = general(std::round((x_min + x_max) / 2), 6),
               right = general(x_max, 6) + " " + x_name;
   std::string axis = left;
-  axis += padded(middle, static_cast<size_t>(columns / 2) + middle.size() / 2 - left.size());
+  const size_t middle_end = static_cast<size_t>(columns / 2) + middle.size() / 2;
+  // A number that touches the next would be read as one with it.
+  if (left.size() + middle.size() < middle_end &&
+      middle_end + right.size() < static_cast<size_t>(columns))
+    axis += padded(middle, middle_end - left.size());
   axis += padded(right, static_cast<size_t>(columns) - std::min<size_t>(axis.size(), columns));
   out += "\n" + padded("", label + 1) + axis + "\n";
 

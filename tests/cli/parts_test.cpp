@@ -72,6 +72,16 @@ TEST(Plot, CurveHasAxesAndBothKinds) {
   EXPECT_NE(plot_curves({.points = {{1, 3}}, .name = "one"}, {}, "x", {}), "");
 }
 
+TEST(Plot, NumbersOfANarrowAxisDoNotTouch) {
+  const Curve line{.points = {{0, 2}, {60, 1}}, .name = "train"};
+  for (int columns = 18; columns < 60; ++columns) {
+    const std::string text = plot_curves(line, {}, "updates", {.columns = columns, .rows = 5});
+    const size_t at = text.find("60 updates");
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text[at - 1], ' ') << columns << "\n" << text;
+  }
+}
+
 TEST(Plot, HistogramCountsEverything) {
   std::vector<int64_t> values = {3, 3, 17, 40, 99, 100};
   auto buckets = histogram(values, 10);
