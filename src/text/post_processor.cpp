@@ -8,6 +8,10 @@ namespace wick {
 
 namespace {
 
+// Real templates surround a text with one or two tokens; a file's few bytes may ask for any number,
+// since each use of a name stands for all of its ids.
+constexpr size_t kMaxAdded = 4096;
+
 int32_t read_id(const Json& value, const std::string& where) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t{kMaxTokenId})
     fail(ErrorCode::kCorruptFile, where, ": expected a token id, got ", json_kind(value));
@@ -61,8 +65,11 @@ void PostProcessor::add_template(const Json& json, const std::string& where) {
     if (!entry)
       fail(ErrorCode::kCorruptFile, path, ": \"", name, "\" is not in ", where, ".special_tokens");
     std::string ids_path = cat(where, ".special_tokens[\"", name, "\"]");
-    for (const Json& id : sequence_items(*entry, "ids", ids_path))
-      (texts ? after : before).push_back(read_id(id, ids_path + ".ids"));
+    const Json& ids = sequence_items(*entry, "ids", ids_path);
+    if (before.size() + after.size() + ids.size() > kMaxAdded)
+      fail(ErrorCode::kCorruptFile, path, ": the template adds more than ", kMaxAdded,
+           " special tokens to a text; is the file damaged?");
+    for (const Json& id : ids) (texts ? after : before).push_back(read_id(id, ids_path + ".ids"));
   }
   if (texts != 1)
     fail(ErrorCode::kUnsupported, where, ".single holds the text ", texts,

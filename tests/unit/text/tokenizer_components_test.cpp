@@ -102,6 +102,11 @@ TEST(Tokenizer, ErrorsNameTheKey) {
                          {"single", {{{"SpecialToken", {{"id", "<q>"}}}}}},
                          {"special_tokens", Json::object()}};
   expect_error(j, ErrorCode::kCorruptFile, "post_processor.single[0]");
+  // A name that stands for many ids, used often.
+  j["post_processor"]["special_tokens"] = {{"<q>", {{"ids", std::vector<int>(1000, 1)}}}};
+  j["post_processor"]["single"] = std::vector<Json>(1000, Json{{"SpecialToken", {{"id", "<q>"}}}});
+  j["post_processor"]["single"].push_back(Json{{"Sequence", {{"id", "A"}}}});
+  expect_error(j, ErrorCode::kCorruptFile, "post_processor.single[4]: the template adds more");
   j = small_tokenizer();
   j["model"]["merges"].push_back("a z");
   expect_error(j, ErrorCode::kCorruptFile, "model.merges[3]: \"z\"");
