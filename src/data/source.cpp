@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -179,12 +180,10 @@ class Reader {
     std::vector<std::string> names = record.fields;
     if (std::all_of(names.begin(), names.end(), [](const std::string& n) { return n.empty(); }))
       fail(ErrorCode::kCorruptFile, where_, ":", record.line, ": the header names no column");
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i].empty()) continue;
-      if (std::find(names.begin(), names.begin() + static_cast<ptrdiff_t>(i), names[i]) !=
-          names.begin() + static_cast<ptrdiff_t>(i))
-        fail(ErrorCode::kCorruptFile, where_, ":1: the header names \"", names[i], "\" twice");
-    }
+    std::unordered_set<std::string_view> seen;
+    for (const std::string& name : names)
+      if (!name.empty() && !seen.insert(name).second)
+        fail(ErrorCode::kCorruptFile, where_, ":1: the header names \"", name, "\" twice");
     while (reader.next(record)) {
       if (record.blank) {
         blank(record.line);
@@ -198,9 +197,12 @@ class Reader {
         continue;
       }
       Json row = Json::object();
+      // The names are distinct, so each member is appended without a search for its name.
+      auto& members = static_cast<Json::object_t::Container&>(row.get_ref<Json::object_t&>());
       try {
         for (size_t i = 0; i < names.size(); ++i)
-          if (!names[i].empty()) row[names[i]] = cell(names[i], std::move(record.fields[i]));
+          if (!names[i].empty())
+            members.emplace_back(names[i], cell(names[i], std::move(record.fields[i])));
       } catch (const Error& e) {
         bad(record.line, e.what(), record.text);
         continue;

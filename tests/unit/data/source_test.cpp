@@ -104,6 +104,22 @@ TEST(Csv, AColumnWithoutANameIsNoPartOfARow) {
   EXPECT_THROW(read(",\n0,a\n", RowFileKind::kCsv), Error);
 }
 
+// Tables of measurements have tens of thousands of columns: a name is not looked for among all
+// others.
+TEST(Csv, ManyColumnsTakeLittleTime) {
+  constexpr int kColumns = 200'000;
+  std::string text = "c0", record = "0";
+  for (int i = 1; i < kColumns; ++i) {
+    text += ",c" + std::to_string(i);
+    record += ",0";
+  }
+  text += "\n" + record + "\n" + record + "\n";
+  Read r = read(text, RowFileKind::kCsv);
+  ASSERT_EQ(r.rows.size(), 2u);
+  EXPECT_EQ(r.rows[1].second.size(), static_cast<size_t>(kColumns));
+  EXPECT_EQ(r.rows[1].second.back(), "0");
+}
+
 TEST(Csv, BadRecordsAreNamedAndPassed) {
   Read r = read("a,b\n1\n1,2,3\n\"x\"y,2\n\"open,2\n3,4\n\xff,1\n", RowFileKind::kCsv);
   ASSERT_EQ(r.rows.size(), 1u);
