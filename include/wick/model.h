@@ -77,7 +77,7 @@ class Model {
 
   bool has_chat_template() const;
   // The text of a conversation as the model expects it. Throws: kInvalidArgument where the template
-  // refuses it or the model has none.
+  // refuses it, the model has none, or the JSON texts are not what they should be.
   std::string render_chat(const std::vector<Message>& messages,
                           const ChatOptions& options = {}) const;
   std::string render_chat_json(const std::string& messages_json,

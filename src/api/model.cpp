@@ -95,6 +95,15 @@ std::optional<DType> quantized_type(const ModelOptions& options) {
   return type;
 }
 
+// JSON that a caller hands over: a fault in it is one of the request, not of a file.
+Json parse_request(const std::string& text, std::string_view what) {
+  try {
+    return parse_json(text, what);
+  } catch (const Error& error) {
+    fail(ErrorCode::kInvalidArgument, error.what());
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> model_shapes() { return shape_names(); }
@@ -122,9 +131,14 @@ TemplateInput Model::Impl::template_input(const ChatOptions& options) const {
   TemplateInput input;
   input.add_generation_prompt = options.add_generation_prompt;
   input.special_tokens = words().special_tokens();
-  if (!options.tools_json.empty()) input.tools = parse_json(options.tools_json, "tools");
+  if (!options.tools_json.empty()) {
+    input.tools = parse_request(options.tools_json, "tools");
+    if (!input.tools.is_array() && !input.tools.is_null())
+      fail(ErrorCode::kInvalidArgument, "tools: got ", json_kind(input.tools),
+           ", wanted an array of tools");
+  }
   if (!options.template_config_json.empty()) {
-    input.extra = parse_json(options.template_config_json, "chat-template-config");
+    input.extra = parse_request(options.template_config_json, "--chat-template-config");
     if (!input.extra.is_object())
       fail(ErrorCode::kInvalidArgument, "--chat-template-config is ", json_kind(input.extra),
            ", wanted a JSON object such as {\"enable_thinking\": false}");
@@ -248,7 +262,7 @@ std::string Model::render_chat_json(const std::string& messages_json,
     fail(ErrorCode::kInvalidArgument, impl_->name(),
          ": the model has no chat template; give plain text (--ignore-chat-template)");
   TemplateInput input = impl_->template_input(options);
-  input.messages = parse_json(messages_json, "messages");
+  input.messages = parse_request(messages_json, "messages");
   if (!input.messages.is_array())
     fail(ErrorCode::kInvalidArgument, "messages: got ", json_kind(input.messages),
          ", wanted an array of {\"role\", \"content\"}");

@@ -216,6 +216,23 @@ TEST_F(Misuse, NumbersThatAreNone) {
 }
 
 // A callback may wait for a thread that would like the engine too.
+TEST_F(Misuse, JsonTextsThatAreNotWhatTheyShouldBe) {
+  constexpr auto kWrong = ErrorCode::kInvalidArgument;
+  Model model = Model::load(engine_);
+  const std::string messages = R"([{"role": "user", "content": "x"}])";
+  for (const char* text : {"[{", "", "{}", "3", "null", "\xff"})
+    EXPECT_EQ(thrown([&] { model.render_chat_json(text); }), kWrong) << text;
+  for (const char* text : {"[", "{}", R"({"a": 1})", "3", R"("x")"})
+    EXPECT_EQ(thrown([&] { model.render_chat_json(messages, {.tools_json = text}); }), kWrong)
+        << text;
+  for (const char* text : {"{", "[]", "3"})
+    EXPECT_EQ(thrown([&] { model.render_chat_json(messages, {.template_config_json = text}); }),
+              kWrong)
+        << text;
+  EXPECT_EQ(model.render_chat_json(messages, {.tools_json = "[]"}),
+            model.render_chat_json(messages));
+}
+
 TEST_F(Misuse, FullTrainingHasNoSettingsOfAdapters) {
   Model model = Model::load(engine_);
   auto refused = [&](auto&& set) {
