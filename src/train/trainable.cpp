@@ -17,6 +17,20 @@ float tall_factor(int64_t rows, int64_t cols) {
   return std::sqrt(std::max(1.0f, static_cast<float>(rows) / static_cast<float>(cols)));
 }
 
+// An entry's tensors as the model's file has them: q, k and v are one product, but matrices apart.
+std::vector<Shape> tensors_of(const Trainable& trainable, size_t entry) {
+  const Shape& whole = trainable.layout.entries()[entry].shape;
+  if (trainable.specs.empty()) return {whole};
+  std::vector<Shape> shapes;
+  int64_t elements = 0;
+  for (const WeightSpec::Part& part : trainable.specs[entry].parts) {
+    shapes.push_back(part.shape);
+    elements += part.shape.elements();
+  }
+  if (elements != whole.elements()) return {whole};
+  return shapes;
+}
+
 }  // namespace
 
 ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
@@ -24,20 +38,7 @@ ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
   made.sets = trainable.groups.sets;
   const auto& entries = trainable.layout.entries();
   WICK_CHECK(trainable.groups.groups.empty() || trainable.groups.groups.size() == entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    ParamGroup g;
-    if (!trainable.groups.groups.empty()) g = trainable.groups.groups[i];
-    const Shape& shape = entries[i].shape;
-    g.begin = entries[i].offset;
-    g.end = g.begin + shape.elements();
-    g.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
-    g.lr_scale *= entries[i].lr_scale;
-    if (optimizer == Op::kMuon && entries[i].turned && g.rows > 0 && g.end > g.begin) {
-      const int64_t cols = group_cols(g);
-      const float wanted = tall_factor(cols, g.rows) / tall_factor(g.rows, cols);
-      g.lr_scale *= wanted;
-      g.decay_scale /= wanted;  // decay is times the rate, too
-    }
+  auto add = [&](const ParamGroup& g) {
     ParamGroup* last = made.groups.empty() ? nullptr : &made.groups.back();
     if (last && !optimizer_sees_matrices(optimizer) && last->lr_scale == g.lr_scale &&
         last->decay_scale == g.decay_scale && last->set == g.set) {
@@ -45,6 +46,25 @@ ParamGroups update_groups(const Trainable& trainable, Op optimizer) {
       last->rows = 0;
     } else {
       made.groups.push_back(g);
+    }
+  };
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ParamGroup g;
+    if (!trainable.groups.groups.empty()) g = trainable.groups.groups[i];
+    g.end = entries[i].offset;
+    g.lr_scale *= entries[i].lr_scale;
+    for (const Shape& shape : tensors_of(trainable, i)) {
+      ParamGroup one = g;
+      one.begin = g.end;
+      one.end = g.end = one.begin + shape.elements();
+      one.rows = shape.rank() >= 2 ? shape.elements() / shape.cols() : 0;
+      if (optimizer == Op::kMuon && entries[i].turned && one.rows > 0 && one.end > one.begin) {
+        const int64_t cols = group_cols(one);
+        const float wanted = tall_factor(cols, one.rows) / tall_factor(one.rows, cols);
+        one.lr_scale *= wanted;
+        one.decay_scale /= wanted;  // decay is times the rate, too
+      }
+      add(one);
     }
   }
   return made;

@@ -269,5 +269,34 @@ TEST(Groups, MuonSeesATurnedMatrixAsItIsMeant) {
   for (const ParamGroup& g : update_groups(t, Op::kAdafactor).groups) EXPECT_EQ(g.lr_scale, 1.0f);
 }
 
+// The q, k and v of a model are one value, and each a matrix of its own to an optimizer.
+TEST(Groups, JoinedWeightsAreSeenApart) {
+  Trainable t;
+  t.layout.add("qkv.weight", {8, 4});
+  t.layout.add("qkv.bias", {8});
+  t.layout.add("o.weight", {4, 4});
+  t.specs = {{.name = "qkv.weight",
+              .shape = {8, 4},
+              .parts = {{"q.weight", {4, 4}}, {"k.weight", {2, 4}}, {"v.weight", {2, 4}}}},
+             {.name = "qkv.bias",
+              .shape = {8},
+              .parts = {{"q.bias", {4}}, {"k.bias", {2}}, {"v.bias", {2}}}},
+             {.name = "o.weight", .shape = {4, 4}, .parts = {{"o.weight", {4, 4}}}}};
+  for (const Op op : {Op::kMuon, Op::kAdafactor}) {
+    const std::vector<ParamGroup> groups = update_groups(t, op).groups;
+    const int64_t wanted[][3] = {{0, 16, 4},  {16, 24, 2}, {24, 32, 2}, {32, 36, 0},
+                                 {36, 38, 0}, {38, 40, 0}, {40, 56, 4}};
+    ASSERT_EQ(groups.size(), std::size(wanted));
+    for (size_t i = 0; i < groups.size(); ++i) {
+      EXPECT_EQ(groups[i].begin, wanted[i][0]) << i;
+      EXPECT_EQ(groups[i].end, wanted[i][1]) << i;
+      EXPECT_EQ(groups[i].rows, wanted[i][2]) << i;
+    }
+  }
+  const std::vector<ParamGroup> joined = update_groups(t, Op::kAdamw).groups;
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0].end, 56);
+}
+
 }  // namespace
 }  // namespace wick
