@@ -9,6 +9,7 @@
 #include "adapter/lora.h"
 #include "adapter/select.h"
 #include "base/half.h"
+#include "base/path_status.h"
 #include "io/model_files.h"
 #include "io/safetensors.h"
 
@@ -270,31 +271,30 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
 Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearInfo> linears,
                       std::vector<float>& params, float lora_plus_ratio, bool to_train) {
   // mlx-lm's option wants the file; what is beside it says how to read it.
-  const bool named_by_file =
-      path.filename() == "adapter_model.safetensors" && !std::filesystem::is_directory(path);
+  const bool named_by_file = path.filename() == "adapter_model.safetensors" && !is_folder_at(path);
   const std::filesystem::path folder = !named_by_file           ? path
                                        : path.has_parent_path() ? path.parent_path()
                                                                 : std::filesystem::path(".");
   // mlx-lm's numbered ones are called 0000100_adapters.safetensors.
   const std::string named = path.filename().string();
   if (named == "adapters.safetensors" || named.ends_with("_adapters.safetensors") ||
-      (std::filesystem::exists(folder / "adapters.safetensors") &&
-       !std::filesystem::exists(folder / "adapter_model.safetensors")))
+      (path_exists(folder / "adapters.safetensors") &&
+       !path_exists(folder / "adapter_model.safetensors")))
     fail(ErrorCode::kUnsupported, path.string(),
          ": an adapter in mlx-lm's layout; wick reads PEFT's (adapter_config.json and "
          "adapter_model.safetensors)");
-  if (!std::filesystem::is_directory(folder))
+  if (!is_folder_at(folder))
     fail(ErrorCode::kNotFound, folder.string(),
-         std::filesystem::exists(folder) ? ": a file" : ": no such folder",
+         path_exists(folder) ? ": a file" : ": no such folder",
          "; an adapter is a folder that wick train or PEFT wrote");
   std::filesystem::path config_path = folder / "adapter_config.json";
   std::filesystem::path weights_path = folder / "adapter_model.safetensors";
-  if (!std::filesystem::exists(config_path))
+  if (!path_exists(config_path))
     fail(ErrorCode::kNotFound, folder.string(),
          ": has no adapter_config.json; wanted a folder that wick train or PEFT wrote");
-  if (!std::filesystem::exists(weights_path))
+  if (!path_exists(weights_path))
     fail(ErrorCode::kNotFound, folder.string(), ": has no adapter_model.safetensors",
-         std::filesystem::exists(folder / "adapter_model.bin")
+         path_exists(folder / "adapter_model.bin")
              ? "; adapter_model.bin is pickled Python, save it as safetensors with PEFT"
              : "");
   refuse_special_files(folder);

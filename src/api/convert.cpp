@@ -9,6 +9,7 @@
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 #include "base/rng.h"
 #include "base/threads.h"
 #include "io/safetensors_writer.h"
@@ -218,7 +219,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   // An adapter may be named by its file.
   const fs::path adapter_path = options.adapter_path;
   refuse_in_place(
-      fs::is_directory(adapter_path) ? adapter_path : fs::absolute(adapter_path).parent_path(),
+      is_folder_at(adapter_path) ? adapter_path : fs::absolute(adapter_path).parent_path(),
       "the adapter's", out);
   refuse_replacing(out, options.overwrite || is_merge_of(out, m));
   refuse_codes(m);
@@ -252,7 +253,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
   const fs::path from = merged_path, to = save_path;
   refuse_in_place(from, "the merged model's", to);
   refuse_replacing(to, overwrite);
-  if (!fs::exists(from / kMergeRecord))
+  if (!path_exists(from / kMergeRecord))
     fail(ErrorCode::kNotFound, merged_path, ": has no ", kMergeRecord,
          "; it was not made by wick merge");
   Json record = read_json(from / kMergeRecord);
@@ -264,7 +265,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
 
   std::optional<SafetensorsFile> differences;
   std::optional<SafetensorsSet> base;
-  if (fs::exists(from / kDifferences)) {
+  if (path_exists(from / kDifferences)) {
     differences.emplace(from / kDifferences);
   } else {
     std::string path = get_string(record, "base", where, "");
@@ -272,7 +273,7 @@ MergeResult unmerge_adapter(const std::string& merged_path, const std::string& s
       for (const EmbeddedFile& f : embedded_model_files())
         if (f.name == "model.safetensors")
           base = SafetensorsSet::of(SafetensorsFile(MappedFile::over(f.bytes, f.name)));
-    } else if (fs::is_directory(path)) {
+    } else if (is_folder_at(path)) {
       base = SafetensorsSet::open(path);
     }
     if (!base)

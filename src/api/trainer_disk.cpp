@@ -9,6 +9,7 @@
 #include "api/watch.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 #include "base/process.h"
 #include "model/save.h"
 #include "train/checkpoint.h"
@@ -194,7 +195,7 @@ RunFolder Trainer::Impl::check_folder() const {
   if (options.data.empty())
     fail(ErrorCode::kInvalidArgument,
          "--data is missing: a folder with train.jsonl, or a JSON-lines file");
-  if (options.resume && !std::filesystem::is_directory(options.adapter_path))
+  if (options.resume && !is_folder_at(options.adapter_path))
     fail(ErrorCode::kNotFound, options.adapter_path,
          ": no such folder to resume from; leave --resume out to start from the beginning");
   std::error_code none;

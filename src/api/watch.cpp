@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 
 extern char** environ;
 
@@ -80,7 +81,7 @@ constexpr std::string_view kEventBegins = "{\"event\":";
 // The lines of an older file that a run resumed behind that update does not write again. A last
 // line that a kill cut short is dropped with them.
 std::string earlier_lines(const TrainOptions& options, int64_t behind, bool look_due) {
-  if (behind == 0 || !std::filesystem::exists(options.metrics)) return {};
+  if (behind == 0 || !path_exists(options.metrics)) return {};
   std::istringstream lines(read_file(options.metrics));
   std::string kept, line;
   bool has_save = false;

@@ -8,6 +8,7 @@
 
 #include "app/format.h"
 #include "base/check.h"
+#include "base/path_status.h"
 
 namespace wick {
 
@@ -192,8 +193,7 @@ std::vector<DataSource> DataFlags::sources(const Args& args) const {
   for (const std::string& text : data) {
     DataSource source = parse_data_source(text);
     const std::string& path = source.path;
-    std::error_code ignored;
-    if (!std::filesystem::exists(path, ignored)) {
+    if (!path_exists(path)) {
       bool hub_name = std::count(path.begin(), path.end(), '/') == 1 && path.front() != '/' &&
                       path.back() != '/' && path.front() != '.' && !path.ends_with(".jsonl");
       throw Error(

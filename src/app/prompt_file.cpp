@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/jsonl.h"
+#include "text/unicode.h"
 
 namespace wick {
 
@@ -91,7 +92,14 @@ std::vector<std::string> read_prompt_texts(const std::string& path) {
     return texts;
   }
   std::istringstream lines(all);
+  int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
+    ++number;
+    const bool zero = line.find('\0') != std::string::npos;
+    if (zero || !unicode::is_valid(line))
+      fail(ErrorCode::kCorruptFile, path, ":", number, ": ",
+           zero ? "a zero byte; save the file in UTF-8 (this may be UTF-16)"
+                : "the text is not UTF-8 here; save the file in UTF-8");
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.find_first_not_of(" \t") != std::string::npos) texts.push_back(line);
   }

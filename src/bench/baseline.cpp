@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 #include "bench/result.h"
 
 namespace wick {
@@ -35,7 +36,7 @@ void save_baseline(const fs::path& path, const std::vector<Json>& lines) {
 }
 
 std::vector<Json> load_baseline(const fs::path& path) {
-  if (!fs::exists(path))
+  if (!path_exists(path))
     fail(ErrorCode::kNotFound, path.string(),
          ": there is no such baseline; make it with "
          "--save-baseline");

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 #include "data/csv.h"
 #include "io/impostor.h"
 #include "io/jsonl.h"
@@ -390,13 +391,11 @@ std::string unread_text(const std::string& name) {
 }
 
 fs::path file_of_split(const fs::path& path, const std::string& split) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status))
+  if (!path_exists(path))
     fail(ErrorCode::kNotFound, path.string(),
          ": no such file or folder; data is a .jsonl, .json or .csv file, or a folder with "
          "train.jsonl, valid.jsonl and test.jsonl");
-  if (!fs::is_directory(status)) return path;
+  if (!is_folder_at(path)) return path;
   std::vector<fs::path> files = files_of_split(path, split);
   if (files.empty())
     fail(ErrorCode::kNotFound, path.string(), ": the folder has no ", split_names(split)[0],

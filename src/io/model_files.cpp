@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path_status.h"
 
 namespace wick {
 
@@ -77,11 +78,14 @@ fs::path resolve(const std::string& given) {
              ? cat("; did you mean ", path.parent_path().string(), "?")
              : "");
   }
-  if (is_hub_name(given)) {
+  const bool hub_name = is_hub_name(given);
+  if (hub_name)
     if (fs::path cached = find_in_hub_cache(given); !cached.empty()) return cached;
+  // A folder that may not be looked into is named as that.
+  static_cast<void>(path_exists(given));
+  if (hub_name)
     fail(ErrorCode::kNotFound, given, ": no such folder, and no such model in the cache ",
          hub_cache().string(), "; download it first (hf download ", given, ")");
-  }
   fail(ErrorCode::kNotFound, given,
        ": no such folder; a model is a folder with config.json, tokenizer.json and weights");
 }

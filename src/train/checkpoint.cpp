@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/path_status.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
@@ -130,7 +131,7 @@ Json parse_text(const SafetensorsFile& file, const char* key) {
 
 std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  if (!path_exists(path)) return std::nullopt;
   const SafetensorsFile file = open_checkpoint(path);
   check_names(file);
   return parse_text(file, "run");
@@ -138,7 +139,7 @@ std::optional<Json> load_checkpoint_run(const std::filesystem::path& folder) {
 
 std::optional<Checkpoint> load_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::path path = checkpoint_path(folder);
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  if (!path_exists(path)) return std::nullopt;
   const SafetensorsFile file = open_checkpoint(path);
   check_names(file);
   auto text = [&](const char* key) -> const std::string& {

@@ -416,6 +416,37 @@ TEST_F(Wrong, AFolderThatMayNotBeWritten) {
   std::filesystem::permissions(out_, std::filesystem::perms::owner_all);
 }
 
+// As a folder that may not be looked into does for everybody but root.
+TEST_F(Wrong, APathThatCannotBeLookedAt) {
+  const std::string loop = folder_.path("loop"), at = loop + "/x";
+  std::filesystem::create_symlink(loop, loop);
+  std::vector<std::string> resume = train(data_, at);
+  resume.push_back("--resume");
+  for (const std::vector<std::string>& words :
+       {train(at, out_),
+        resume,
+        {"generate", "--model", at, "-p", "x"},
+        {"generate", "--model", model_, "--adapter-path", at, "-p", "x"},
+        {"merge", "--model", model_, "--adapter-path", at, "--save-path", out_},
+        {"merge", "--unmerge", "--model", at, "--save-path", out_},
+        {"bench", "ops", "--baseline", at}}) {
+    const CliResult r = wick(words);
+    expect_failed(r, {at, ": cannot be looked at: "});
+    EXPECT_EQ(r.err.find("filesystem"), std::string::npos) << r.err;
+  }
+}
+
+// Another encoding would be answered as if it were words.
+TEST_F(Wrong, PromptsThatAreNotUtf8) {
+  for (const auto& [text, said] :
+       {std::pair(std::string("caf\xe9\n"), "prompts.txt:1: the text is"),
+        {std::string("why?\nh\0i\0\n", 10), "prompts.txt:2: a zero"}}) {
+    std::vector<std::string> words = train(data_, out_);
+    words.insert(words.end(), {"--eval-prompts", folder_.write("prompts.txt", text)});
+    expect_failed(wick(words), {said, "save the file in UTF-8"});
+  }
+}
+
 // Neither waited for nor tried.
 TEST_F(Wrong, LooksAtNoRows) {
   for (const std::vector<std::string>& more :
