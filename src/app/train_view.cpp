@@ -258,11 +258,12 @@ void TrainView::finish(const TrainResult& r) {
     if (!sample.expected.empty()) out_.say("  wanted  " + shortened(sample.expected, room));
   }
   out_.say();
-  std::string line = cat(plural(r.steps, "update"), " and ", plural(r.tokens, "token"), " in ",
-                         format_seconds(r.seconds), "; loss ", fixed(r.first_loss, 4), " → ",
-                         fixed(r.final_loss, 4));
+  const char* to = uses_utf8() ? " → " : " -> ";
+  std::string line =
+      cat(plural(r.steps, "update"), " and ", plural(r.tokens, "token"), " in ",
+          format_seconds(r.seconds), "; loss ", fixed(r.first_loss, 4), to, fixed(r.final_loss, 4));
   if (r.first_valid_loss > 0 || r.valid_loss > 0)
-    line += cat(", held out ", fixed(r.first_valid_loss, 4), " → ", fixed(r.valid_loss, 4));
+    line += cat(", held out ", fixed(r.first_valid_loss, 4), to, fixed(r.valid_loss, 4));
   out_.say(line + "; peak memory " + format_bytes(r.peak_bytes));
 }
 

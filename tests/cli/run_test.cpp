@@ -153,6 +153,18 @@ TEST_F(Run, InterruptedAndResumedEndsAsUninterrupted) {
   }
 }
 
+TEST_F(Run, SumsUpInAsciiWhereTheLocaleIsNotUtf8) {
+  ASSERT_EQ(setenv("LC_ALL", "C", 1), 0);
+  const CliResult r = wick(train_words());
+  unsetenv("LC_ALL");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const size_t at = r.out.find("; loss ");
+  ASSERT_NE(at, std::string::npos) << r.out;
+  const std::string line = r.out.substr(at, r.out.find('\n', at) - at);  // answers may have any
+  EXPECT_NE(line.find(" -> "), std::string::npos) << line;
+  for (const unsigned char c : line) ASSERT_LT(c, 128) << line;
+}
+
 // As many updates as transformers' trainer makes.
 TEST_F(Run, APartOfAnEpoch) {
   for (const auto& [epochs, steps] : {std::pair{"1.5", 5}, {"0.01", 1}}) {
