@@ -13,8 +13,8 @@
 
 namespace wick {
 
-// A file (.jsonl, .json, .csv), or a folder with one per split: train, valid (validation, val, dev)
-// and test.
+// A file (.jsonl, .json, .csv, .tsv), or a folder with one per split: train, valid (validation,
+// val, dev) and test.
 struct DataSource {
   std::string path;
   double weight = 1;  // how often an epoch has each of its rows: 2 twice, 0.5 a half, drawn anew

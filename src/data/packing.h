@@ -118,8 +118,8 @@ int64_t largest_pack(const ExampleSet& dataset, const Order& order, const PackLi
                      bool packing);
 
 // Token budgets below `largest`, ascending, in which the run's packs (of its first 1,024 updates)
-// lie with the least left empty: multiples of 16 from 32 on, 32 of them at most, each of which saves
-// something. A long row that comes now and then must not make every update as long.
+// lie with the least left empty: multiples of 16 from 32 on, 32 of them at most, each of which
+// saves something. A long row that comes now and then must not make every update as long.
 std::vector<int64_t> smaller_sizes(const ExampleSet& dataset, const Order& order,
                                    const PackLimits& limits, int64_t largest, bool packing);
 
