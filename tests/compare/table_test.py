@@ -69,7 +69,7 @@ class TableTest(unittest.TestCase):
         self.assertEqual(names, ["AMD EPYC (Zen 3)", "AMD EPYC (Zen 4)", "AMD EPYC (Zen 5)",
                                  "AMD EPYC (Zen 5)", "AMD EPYC", "AMD EPYC"])
         r = results([case("wick", "bf16", [[10.0]]), case("PyTorch", "bf16", [[25.0]])])
-        self.assertIn("| CPU (Zen 5), 2 threads, AVX2 |", table.speeds([r]))
+        self.assertIn("| CPU | AVX2 (Zen 5), 2 threads |", table.speeds([r]))
         self.assertIn("## C (Zen 5), avx2", table.page([r]))
 
     def test_cpus_go_by_instruction_set_and_cards_come_last(self):
@@ -138,6 +138,18 @@ class TableTest(unittest.TestCase):
         readme = "# a\n" + table.FIRST + "old\n" + table.LAST + "rest\n"
         self.assertEqual(table.with_speeds(readme, text),
                          "# a\n" + table.FIRST + text + table.LAST + "rest\n")
+
+    def test_the_readme_has_processors_side_by_side(self):
+        first = results([case("wick", "f32", [[10.0]]), case("PyTorch", "f32", [[25.0]])])
+        second = results([case("wick", "8", [[10.0]], "decode"),
+                          case("llama.cpp", "8", [[30.0]], "decode")])
+        second["machine"] = {**second["machine"], "isa": "amx", "family": ""}
+        lines = table.speeds([first, second]).splitlines()
+        self.assertEqual(lines[0], "| CPU | AVX2 (Zen 5), 2 threads | AMX, 2 threads |")
+        self.assertTrue(lines[2].endswith(
+            "| 10.0 ms (f32)<br>**2.50×** (2.50–2.50)<br>PyTorch, f32, avx2 |  |"))
+        self.assertTrue(lines[3].endswith(
+            "|  | 10.0 ms (8-bit)<br>**3.00×** (3.00–3.00)<br>llama.cpp, 8-bit, avx2 |"))
 
     def test_no_results_no_tables(self):
         self.assertIn("No results are kept yet.", table.page([]))

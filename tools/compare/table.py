@@ -349,21 +349,26 @@ def page(results):
 
 
 def speeds(results):
-    """README's table: each work against its strongest peer, by machine."""
-    rows = []
+    """README's tables: each work against its strongest peer, processors side by side, then cards."""
+    columns, cards = {}, []
     for each in results:
         if each["format"] == table_cuda.FORMAT:
             groups = list(each["groups"].values())
-            machine = groups[0]["card"]["name"] if groups else ""
-            found = table_cuda.headline(groups)
+            cards += [[groups[0]["card"]["name"], *row[:5]] for row in table_cuda.headline(groups)]
         else:
             kind = generation(each["machine"]["family"])
-            machine = (f"CPU{kind and f' ({kind})'}, {each['threads']} threads, "
-                       f"{each['machine']['isa'].upper()}")
-            found = headline(each)
-        rows += [[machine, work, own, f"{peer}: {its}", ratio]
-                 for work, own, peer, its, ratio, *_ in found]
-    return table(["machine", "work", "wick", "strongest peer", "wick is faster by"], rows, 2)
+            isa = each["machine"]["isa"].upper().replace("_", " ")
+            name = f"{isa}{kind and f' ({kind})'}, {each['threads']} threads"
+            columns[name] = {work: f"{own}<br>**{ratio.replace(' ', '** ', 1)}<br>{peer}"
+                             for work, own, peer, _, ratio in headline(each)}
+    works = list(dict.fromkeys(work for column in columns.values() for work in column))
+    rows = [[work, *(column.get(work, "") for column in columns.values())] for work in works]
+    text = table(["CPU", *columns], rows) if rows else ""
+    if cards:
+        cards = [[card, work, own, f"{peer}: {its}", ratio] for card, work, own, peer, its, ratio in cards]
+        text += "\n" * bool(text) + table(
+            ["card", "work", "wick", "strongest peer", "wick is faster by"], cards, 2)
+    return text
 
 
 def with_speeds(readme, text):
