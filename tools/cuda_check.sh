@@ -42,9 +42,10 @@ if [ "$only" != sanitize ]; then
   check "goldens of preference losses" "$build/preference_golden_test" --gtest_brief=1 \
     --gtest_filter='*cuda*'
   check "optimizers" "$build/optimizer_test" --gtest_brief=1
-  for test in api fit prefix preference_run; do
+  for test in api misuse fit prefix preference_run; do
     check "$test" env WICK_DEVICE=cuda "$build/${test}_test" --gtest_brief=1
   done
+  check "decoding" "$build/decode_test" --gtest_brief=1
   check "random plans" "$build/random_plan_test" --gtest_brief=1
   for test in fused reverse; do
     check "steps that are made together: $test" "$build/${test}_test" --gtest_brief=1
