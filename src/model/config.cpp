@@ -119,6 +119,15 @@ void add_ids(const Json& object, const char* key, const std::string& where,
     add(*member);
 }
 
+// Model cards say how to stretch a model by rope_scaling, and leave max_position_embeddings at what
+// it was trained with. Llama 3's files have the stretched length there already.
+int64_t stretched_positions(const RopeConfig& rope, int64_t positions) {
+  if (rope.scaling != RopeConfig::Scaling::kLinear && rope.scaling != RopeConfig::Scaling::kYarn)
+    return positions;
+  const double reach = static_cast<double>(rope.original_positions) * rope.factor;
+  return std::max(positions, static_cast<int64_t>(std::min(reach, static_cast<double>(kMany))));
+}
+
 struct Family {
   const char* model_type;
   ModelConfig (*read)(const Json&, const std::string&);
@@ -156,6 +165,7 @@ ModelConfig read_common_config(const Json& config, const std::string& where) {
   c.max_positions = size("max_position_embeddings", 2048);
   c.eps = static_cast<float>(get_float(config, "rms_norm_eps", where, 1e-6, {0.0, 1.0}));
   c.rope = read_rope(config, where);
+  c.max_positions = stretched_positions(c.rope, c.max_positions);
   c.tied = get_bool(config, "tie_word_embeddings", where, false);
   c.initializer_range = get_float(config, "initializer_range", where, 0.02, {0.0, 10.0});
   c.windows.assign(static_cast<size_t>(c.layers), 0);

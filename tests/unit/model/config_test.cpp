@@ -75,6 +75,25 @@ TEST(ModelConfig, PositionsOfPretraining) {
   EXPECT_EQ(original("{}", "{}"), 64);
 }
 
+// Qwen's cards and Vicuna's files stretch the rope and leave max_position_embeddings as it was.
+TEST(ModelConfig, AStretchedRopeReachesFurther) {
+  auto reach = [](const char* scaling, int64_t positions = 64) {
+    Json config = with("{}");
+    config["max_position_embeddings"] = positions;
+    config["rope_scaling"] = parse_json(scaling, "test");
+    return read_config(config, {}, "config.json").max_positions;
+  };
+  const char* yarn = R"({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})";
+  EXPECT_EQ(reach(yarn), 256);
+  EXPECT_EQ(reach(yarn, 80), 256);
+  EXPECT_EQ(reach(yarn, 256), 256);
+  EXPECT_EQ(reach(yarn, 300), 300);
+  EXPECT_EQ(reach(R"({"type": "linear", "factor": 2.5})"), 160);
+  EXPECT_EQ(reach(R"({"rope_type": "llama3", "factor": 32, "low_freq_factor": 1,
+                      "high_freq_factor": 4, "original_max_position_embeddings": 16})"),
+            64);
+}
+
 // As transformers: a Mistral with layer_types is a Ministral.
 TEST(ModelConfig, LayersOfMistral) {
   const char* kTypes =
