@@ -15,6 +15,8 @@ namespace wick {
 
 namespace {
 
+constexpr const char* kNotUtf8 = "the text is not UTF-8 here; save the file in UTF-8";
+
 std::string position_in(std::string_view text, size_t offset, int64_t first_line) {
   offset = std::min(offset, text.size());
   std::string_view before = text.substr(0, offset);
@@ -31,6 +33,16 @@ std::string bare_message(std::string message) {
   if (cut != std::string::npos) cut = message.find(": ", cut);
   if (cut == std::string::npos) cut = message.find("] ");
   return cut == std::string::npos ? message : message.substr(cut + 2);
+}
+
+// The character at `at`, or nothing where the text is not UTF-8 there.
+std::string character(std::string_view text, size_t at) {
+  size_t end = at + 1;
+  while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+  const std::string sign(text.substr(at, end - at));
+  return Json(sign).dump(-1, ' ', false, Json::error_handler_t::ignore) == cat('"', sign, '"')
+             ? sign
+             : std::string();
 }
 
 // `repeated` becomes such a key.
@@ -102,8 +114,15 @@ class Builder final : public nlohmann::json_sax<Json> {
     // The library reports the number of bytes read, the offending one included.
     const size_t at = position ? position - 1 : 0;
     std::string message = bare_message(error.what());
-    if (message.find("UTF-8") != std::string::npos)
-      message = "the text is not UTF-8 here; save the file in UTF-8";
+    if (message.find("UTF-8") != std::string::npos) message = kNotUtf8;
+    // The library's words have the first byte of it alone.
+    if (at < text_.size() && static_cast<unsigned char>(text_[at]) >= 0x80 &&
+        message.find("last read") != std::string::npos) {
+      const std::string sign = character(text_, at);
+      message = sign.empty()
+                    ? kNotUtf8
+                    : cat("unexpected ", sign, " (JSON's quotation marks are straight: \")");
+    }
     // What Python writes unless it is told not to.
     const std::string_view here = text_.substr(std::min(text_.size(), at < 1 ? 0 : at - 1), 10);
     if (here.find("NaN") != here.npos || here.find("Infinity") != here.npos)

@@ -58,6 +58,10 @@ TEST(Json, ErrorsSayWhereAndWhat) {
   EXPECT_PRED2(contains, parse_error(""), "f.json:1:1: not valid JSON");
   EXPECT_PRED2(contains, parse_error("[1, 2"), "f.json:1:6: ");
   EXPECT_PRED2(contains, parse_error("[1] 2"), "f.json:1:5: ");
+  EXPECT_PRED2(contains, parse_error("{\u201ca\u201d: 1}"),
+               "f.json:1:2: not valid JSON: unexpected \u201c");
+  EXPECT_PRED2(contains, parse_error("[1, 2\x85]"),
+               "f.json:1:6: not valid JSON: the text is not UTF-8 here");
   for (const char* bad :
        {"nul", "[1,]", "{\"a\"}", "{a: 1}", "\"\\q\"", "\"\\ud800\"", "\"\\udc00\"",
         "{\"\\udc00\":1}", "01", "NaN", "1e999", "\"a\nb\"", "'a'", "[1}", "\"\xC3\x28\"",
