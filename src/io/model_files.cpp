@@ -34,9 +34,14 @@ bool is_special(const fs::path& path) {
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
 }
 
+// As huggingface_hub: where no shell has read the value (a container's file, a service) a ~ may
+// stand in it.
 fs::path environment_path(const char* name) {
   const char* value = std::getenv(name);
-  return value && *value ? fs::path(value) : fs::path();
+  const std::string_view text = value ? value : "";
+  const char* home = std::getenv("HOME");
+  if (home && *home && (text == "~" || text.starts_with("~/"))) return cat(home, text.substr(1));
+  return text;
 }
 
 fs::path hub_cache() {
@@ -90,6 +95,18 @@ fs::path resolve(const std::string& given) {
        ": no such folder; a model is a folder with config.json, tokenizer.json and weights");
 }
 
+// A folder within that has a config.json, where there is one such: what was unpacked, or the one
+// snapshot of a folder of the hub's cache.
+fs::path model_within(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::path& parent : {folder, folder / "snapshots"}) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(parent, error))
+      if (is_there(entry.path() / "config.json")) found.push_back(entry.path());
+  }
+  return found.size() == 1 ? found[0] : fs::path();
+}
+
 [[noreturn]] void fail_no_config(const fs::path& folder) {
   std::string gguf;
   std::error_code error;
@@ -99,8 +116,10 @@ fs::path resolve(const std::string& given) {
     fail(ErrorCode::kUnsupported, folder.string(), ": has ", gguf,
          " and no config.json; GGUF files are not read yet, download the model in Hugging Face"
          " layout");
+  const fs::path within = model_within(folder);
   fail(ErrorCode::kNotFound, folder.string(),
-       ": no config.json; is this a model's folder, and is the download complete?");
+       ": no config.json; is this a model's folder, and is the download complete?",
+       within.empty() ? "" : cat(" There is a model in ", within.string()));
 }
 
 void refuse_pickled_weights(const fs::path& folder) {

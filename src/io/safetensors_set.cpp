@@ -32,7 +32,7 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
   if (!shards.empty())
     fail(ErrorCode::kNotFound, folder.string(), ": has ", shards.front(),
          shards.size() > 1 ? cat(" and ", shards.size() - 1, " more") : "", " but neither ",
-         kSingleName, " nor ", kIndexName, "; download the missing file, or give one file itself");
+         kSingleName, " nor ", kIndexName, "; download the missing file");
   if (!pickled.empty())
     fail(ErrorCode::kUnsupported, folder.string(), ": has its weights only as ", pickled.front(),
          ", a format that can run code when loaded; convert to safetensors first");

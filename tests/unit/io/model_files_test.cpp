@@ -118,6 +118,17 @@ TEST(ModelFolder, FindsHubNamesInTheCache) {
   EXPECT_TRUE(find_in_hub_cache("a/b/c").empty());
 }
 
+TEST(ModelFolder, FindsTheCacheOfAHome) {
+  TemporaryFolder home("home");
+  Environment no_cache("HF_HUB_CACHE", ""), no_other("HUGGINGFACE_HUB_CACHE", "");
+  Environment user("HOME", home.path().string()), variable("HF_HOME", "~/hf");
+  const std::string base = "hf/hub/models--org--small/";
+  home.write(base + "snapshots/abc123/config.json", "{}");
+  EXPECT_EQ(open_model_folder("org/small").folder, home / (base + "snapshots/abc123"));
+  EXPECT_PRED2(contains, open_error(home / base), "There is a model in");
+  EXPECT_PRED2(contains, open_error(home / base), "snapshots/abc123");
+}
+
 TEST(ModelFolder, CopiesAllButTheWeights) {
   TemporaryFolder from("copy_from"), to("copy_to");
   for (const char* name : {"config.json", "tokenizer.json", "chat_template.jinja", "LICENSE",
