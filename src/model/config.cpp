@@ -182,6 +182,17 @@ ModelConfig read_common_config(const Json& config, const std::string& where) {
 
 namespace {
 
+// Whether `architectures` names another model than that type, so that the type is no typing
+// mistake: LlavaForConditionalGeneration is no llama.
+bool names_another(const Json& config, const std::string& type) {
+  const Json* classes = find_member(config, "architectures");
+  if (!classes || !classes->is_array() || classes->empty() || !classes->front().is_string())
+    return false;
+  std::string name = classes->front().get<std::string>();
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return !name.starts_with(type);
+}
+
 // Whether one name goes on where the other ends, with a part or a number of its own (qwen3_moe and
 // qwen3, llama4 and llama, qwen and qwen2), or is one of two that only look alike: not a typing
 // mistake then.
@@ -197,6 +208,19 @@ bool is_relative(const std::string& type, const std::string& known) {
 
 }  // namespace
 
+namespace {
+
+// Some list every module of the model: then only what kind it is.
+std::string quantization_text(const Json& quantization) {
+  constexpr size_t kShort = 160;
+  std::string text = dump_json(quantization);
+  const Json* method = find_member(quantization, "quant_method");
+  if (text.size() <= kShort) return text;
+  return method ? cat("that of ", dump_json(*method)) : text.substr(0, text.find(',')) + ", …}";
+}
+
+}  // namespace
+
 ModelConfig read_config(const Json& config, const Json& generation_config,
                         const std::string& where) {
   std::string type = get_string(config, "model_type", where);
@@ -206,7 +230,7 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
     if (const Json* q = find_member(config, key))
       if (!q->is_object() || q->contains("quant_method") || !q->contains("bits") ||
           (q->contains("mode") && (*q)["mode"] != "affine"))
-        fail(ErrorCode::kUnsupported, where, ": ", key, " is ", dump_json(*q),
+        fail(ErrorCode::kUnsupported, where, ": ", key, " is ", quantization_text(*q),
              "; of quantised weights wick reads mlx's affine groups of 8 and 4 bits");
   for (const Family& family : kFamilies) {
     if (type != family.model_type) continue;
@@ -225,7 +249,7 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
   std::string all;
   for (const std::string& name : known_model_types()) all += (all.empty() ? "" : ", ") + name;
   std::string near = nearest_name(type, known_model_types());
-  if (is_relative(type, near)) near.clear();
+  if (is_relative(type, near) || names_another(config, near)) near.clear();
   fail(ErrorCode::kUnsupported, where, ": model_type \"", type, "\" is not known",
        near.empty() ? "" : cat("; did you mean ", near, "?"), " (wick runs ", all, ")");
 }

@@ -134,6 +134,24 @@ TEST(ModelConfig, ARelativeIsNotATypingMistake) {
     EXPECT_FALSE(
         contains(refusal(cat(R"({"model_type": ")", relative, R"("})").c_str()), "did you mean"))
         << relative;
+  for (const char* other : {"llava", "mllama", "voxtral"}) {
+    const std::string changes =
+        cat(R"({"model_type": ")", other, R"(", "architectures": ["OtherForCausalLM"]})");
+    EXPECT_FALSE(contains(refusal(changes.c_str()), "did you mean")) << other;
+  }
+  EXPECT_PRED2(contains,
+               refusal(R"({"model_type": "llam", "architectures": ["LlamaForCausalLM"]})"),
+               "did you mean llama?");
+}
+
+TEST(ModelConfig, ALongQuantizationIsNamedShortly) {
+  EXPECT_PRED2(contains, refusal(R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})"),
+               R"(is {"quant_method":"gptq","bits":4}; of quantised)");
+  Json config = with(R"({"quantization_config": {"quant_method": "fp8"}})");
+  for (int i = 0; i < 100; ++i)
+    config["quantization_config"]["ignore"].push_back(cat("layers.", i));
+  EXPECT_PRED2(contains, message_of([&] { read_config(config, {}, "c"); }),
+               "quantization_config is that of \"fp8\"; of quantised");
 }
 
 }  // namespace
