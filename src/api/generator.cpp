@@ -42,6 +42,10 @@ DecodeOptions decode_options(const GenerateOptions& o, const Model::Impl& model)
   s.xtc_special = stops;
   for (int32_t id : model.words().encode_ids("\n", false)) s.xtc_special.push_back(id);
   if (!o.ignore_eos) d.stop_tokens = stops;
+  // The text of an answer is without special tokens, so that none would ever be found in it.
+  for (const std::string& text : o.stop)
+    if (std::optional<int32_t> id = model.words().id_of(text); id && model.words().is_special(*id))
+      d.stop_tokens.push_back(*id);
   for (const std::string& token : o.extra_eos_tokens) {
     std::optional<int32_t> id = model.words().id_of(token);
     if (!id)

@@ -125,7 +125,8 @@ void add_sampling_flags(Args& args, SamplingFlags& flags) {
                {.min = 0, .max = kMostTokens});
   args.repeat("--logit-bias", flags.logit_bias, "ID=X",
               "Added to the logit of token ID; may be repeated.");
-  args.repeat("--stop", o.stop, "TEXT", "End the answer before this text; may be repeated.");
+  args.repeat("--stop", o.stop, "TEXT",
+              "End the answer before this text or special token; may be repeated.");
   args.repeat("--extra-eos-token", o.extra_eos_tokens, "TOKEN",
               "Further tokens that end an answer.")
       .takes_all();

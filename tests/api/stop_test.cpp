@@ -65,6 +65,24 @@ TEST_F(Stop, AnAnswerBetweenTokens) {
   EXPECT_LT(cut.generated_tokens, 100);
 }
 
+// A special token is no part of an answer's text, and ends it all the same where it is asked for.
+TEST_F(Stop, ASpecialTokenAsText) {
+  Model model = Model::load(engine_);
+  Generator generator(model);
+  const std::string special = "<|im_start|>";
+  const std::optional<int32_t> id = model.tokenizer().id_of(special);
+  ASSERT_TRUE(id && model.tokenizer().is_special(*id));
+  GenerateOptions g;
+  g.max_tokens = 4;
+  g.ignore_eos = true;
+  g.logit_bias[*id] = 1e4;
+  EXPECT_EQ(generator.generate("Hi", g).finish_reason, "length");
+  g.stop = {special};
+  const Generation ended = generator.generate("Hi", g);
+  EXPECT_EQ(ended.finish_reason, "stop");
+  EXPECT_EQ(ended.generated_tokens, 0);
+}
+
 TEST_F(Stop, ManyAnswersBetweenTokens) {
   Model model = Model::load(engine_);
   Generator generator(model);
