@@ -32,6 +32,21 @@ std::string read_init(const Json& config, const std::string& where) {
        "(save_pretrained with path_initial_model_for_weight_conversion)");
 }
 
+// Whether a setting that is on makes another adapter than the ones that wick computes. PEFT names
+// its kinds use_… or …_config, so that one of a later version is not taken for plain LoRA.
+bool may_change_result(std::string_view key) {
+  constexpr std::string_view kDoes[] = {"lora_bias", "layer_replication", "target_parameters",
+                                        "alora_invocation_tokens"};
+  // Computed here, about the start of the training (init_lora_weights says which), or about memory.
+  constexpr std::string_view kDoesNot[] = {"use_rslora",    "use_dora",     "loftq_config",
+                                           "eva_config",    "corda_config", "lora_ga_config",
+                                           "runtime_config"};
+  const auto is = [&](std::string_view name) { return name == key; };
+  if (std::any_of(std::begin(kDoesNot), std::end(kDoesNot), is)) return false;
+  return std::any_of(std::begin(kDoes), std::end(kDoes), is) || key.starts_with("use_") ||
+         key.ends_with("_config");
+}
+
 // Adapter settings that change the result and that wick does not compute.
 void refuse_unsupported(const Json& config, const std::string& where) {
   std::string type = get_string(config, "peft_type", where, "LORA");
@@ -41,15 +56,12 @@ void refuse_unsupported(const Json& config, const std::string& where) {
     fail(ErrorCode::kUnsupported, where,
          ": fan_in_fan_out is true; no model wick runs has such "
          "weights");
-  for (const char* key : {"lora_bias", "use_qalora", "use_bdlora", "layer_replication",
-                          "target_parameters", "alora_invocation_tokens", "arrow_config",
-                          "kasa_config", "velora_config", "monteclora_config", "megatron_config"}) {
-    const Json* value = find_member(config, key);
-    const bool absent = !value || value->is_null() ||
-                        (value->is_boolean() && !value->get<bool>()) ||
-                        (value->is_structured() && value->empty());
-    if (!absent)
-      fail(ErrorCode::kUnsupported, where, ": ", key, " is ", value->dump(),
+  if (!config.is_object()) return;
+  for (const auto& [key, value] : config.items()) {
+    const bool absent = value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+                        (value.is_structured() && value.empty());
+    if (!absent && may_change_result(key))
+      fail(ErrorCode::kUnsupported, where, ": ", key, " is ", dump_json(value),
            "; wick does not run such adapters");
   }
 }

@@ -448,5 +448,35 @@ TEST(Refused, KindsThatDoNotGoTogether) {
   }
 }
 
+// A kind that this version of wick has never heard of is not taken for plain LoRA.
+TEST(Refused, KindsOfALaterPeft) {
+  const Case c = Case::kind("patterns");
+  Folder folder("refused_later");
+  std::filesystem::copy(c.folder + "/adapter", folder.path());
+  const Json config = read_json(folder.path() / "adapter_config.json");
+  auto refusal = [&](const char* changes) -> std::string {
+    Json changed = config;
+    changed.update(parse_json(changes, "changes"));
+    write_file(folder.path() / "adapter_config.json", dump_json(changed));
+    std::vector<float> params;
+    try {
+      Adapter::load(folder.path(), adaptable_linears(c.config), params);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(R"({"use_later": false, "later_config": null, "eva_config": {"rho": 2.0},
+                        "loftq_config": {"loftq_bits": 4}, "a_note": true})"),
+            "");
+  for (const char* changes :
+       {R"({"use_later": true})", R"({"later_config": {"x": 1}})", R"({"lora_bias": true})",
+        R"({"layer_replication": [[0, 2]]})", R"({"target_parameters": ["q_proj.weight"]})"}) {
+    const std::string message = refusal(changes);
+    EXPECT_NE(message.find("wick does not run such adapters"), std::string::npos)
+        << changes << message;
+  }
+}
+
 }  // namespace
 }  // namespace wick::golden
