@@ -79,20 +79,24 @@ struct DataSplit {
 };
 
 struct DataCheck {
+  // The first 1,000 of each kind, and all that are about a whole file.
   std::vector<DatasetIssue> findings;
+  std::map<std::string, int64_t> counts;  // of all findings, by kind
   std::vector<DataSplit> splits;
   std::vector<std::string> fixes;  // what the cleaned copy leaves out or has otherwise
 };
 
 // Looks at every row of the splits (train, valid, test; those that are there) and reports all that
 // is wrong, unreadable rows included. `fix`, if not "": a folder for a cleaned copy as JSON lines,
-// without files of these splits or with `overwrite`, which replaces them.
+// without files of these splits or with `overwrite`, which replaces them. `on_finding` gets every
+// finding as it is found.
 // Throws: kNotFound, kIo, kInvalidArgument; kCancelled where `should_stop`, asked at every row,
 // says so: then the copy goes again.
 DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
                      const std::vector<std::string>& splits, const DatasetOptions& options = {},
                      const std::string& fix = {}, const std::function<bool()>& should_stop = {},
-                     bool overwrite = false);
+                     bool overwrite = false,
+                     const std::function<void(const DatasetIssue&)>& on_finding = {});
 
 class Dataset {
  public:

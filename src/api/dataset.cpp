@@ -83,12 +83,12 @@ DataSource parse_data_source(const std::string& text) {
 DataCheck check_data(const Model& model, const std::vector<DataSource>& sources,
                      const std::vector<std::string>& splits, const DatasetOptions& options,
                      const std::string& fix, const std::function<bool()>& should_stop,
-                     bool overwrite) {
+                     bool overwrite, const std::function<void(const DatasetIssue&)>& on_finding) {
   const Model::Impl& m = model.impl();
   if (sources.empty() || splits.empty())
     fail(ErrorCode::kInvalidArgument, "check_data: no data set or no split is named");
   return check_data(sources, splits, m.words(), m.chat_template ? &*m.chat_template : nullptr,
-                    options_within(options, m), fix, should_stop, overwrite);
+                    options_within(options, m), fix, should_stop, overwrite, on_finding);
 }
 
 Dataset Dataset::load(const Model& model, const std::string& path, const std::string& split,

@@ -29,7 +29,7 @@ struct Flags {
 };
 
 constexpr int kBuckets = 10, kBarColumns = 40;
-constexpr size_t kShownOfKind = 20;
+constexpr int64_t kShownOfKind = 20;
 
 // A line break is shown and taken; other control characters are shown only.
 std::string token_text(const std::string& text) {
@@ -167,30 +167,36 @@ void show_split(const DataSplit& s, int64_t limit, Output& out) {
   show_histogram(buckets, out);
 }
 
-Json show_findings(const DataCheck& check, Output& out) {
-  std::map<std::string, int64_t> counts;
-  for (const DatasetIssue& f : check.findings) {
-    ++counts[f.kind];
-    out.event({{"event", "finding"},
-               {"kind", f.kind},
-               {"file", f.file},
-               {"line", f.line},
-               {"what", f.what}});
-  }
-  if (out.json()) return counts;
-  if (check.findings.empty()) out.result("no problems found");
-  if (!check.findings.empty())
-    out.result(plural(static_cast<int64_t>(check.findings.size()), "problem"));
-  for (const auto& [kind, count] : counts) {
+void show_finding(const DatasetIssue& f, Output& out) {
+  if (!out.json()) return;
+  out.event({{"event", "finding"},
+             {"kind", f.kind},
+             {"file", f.file},
+             {"line", f.line},
+             {"what", f.what}});
+}
+
+int64_t findings_of(const DataCheck& check) {
+  int64_t all = 0;
+  for (const auto& [kind, count] : check.counts) all += count;
+  return all;
+}
+
+void show_findings(const DataCheck& check, Output& out) {
+  if (out.json()) return;
+  const int64_t all = findings_of(check);
+  out.result(all == 0 ? "no problems found" : plural(all, "problem"));
+  for (const auto& [kind, count] : check.counts) {
     out.result(cat("  ", kind, " (", format_count(count), ")"));
-    size_t shown = 0;
-    for (const DatasetIssue& f : check.findings)
-      if (f.kind == kind && shown++ < kShownOfKind) out.result("    " + issue_text(f));
-    if (shown > kShownOfKind)
-      out.result(cat("    and ", format_count(static_cast<int64_t>(shown - kShownOfKind)),
-                     " more; --json has all"));
+    int64_t shown = 0;
+    for (const DatasetIssue& f : check.findings) {
+      if (f.kind != kind || shown == kShownOfKind) continue;
+      ++shown;
+      out.result("    " + issue_text(f));
+    }
+    if (count > shown)
+      out.result(cat("    and ", format_count(count - shown), " more; --json has all"));
   }
-  return counts;
 }
 
 // What training would take, by the trainer's own forecast.
@@ -275,12 +281,14 @@ int run(const Args& args, const Flags& flags) {
   std::vector<std::string> splits = {"train", "valid", "test"};
   if (!flags.split.empty()) splits = {flags.split};
   DataCheck check;
+  const auto on_finding = [&](const DatasetIssue& finding) { show_finding(finding, out); };
   if (flags.fix.empty()) {
-    check = check_data(model, sources, splits, options);
+    check = check_data(model, sources, splits, options, {}, {}, false, on_finding);
   } else {
     const StopSignal stop;
     check = check_data(
-        model, sources, splits, options, flags.fix, [&] { return stop.asked(); }, flags.overwrite);
+        model, sources, splits, options, flags.fix, [&] { return stop.asked(); }, flags.overwrite,
+        on_finding);
   }
   const int64_t limit = std::min(options.max_seq_length, model.info().context);
   for (const DataSplit& split : check.splits) show_split(split, limit, out);
@@ -302,8 +310,9 @@ int run(const Args& args, const Flags& flags) {
     summary["training"] = show_estimate(model, train, out);
     if (!out.json()) out.result();
   }
-  summary["kinds"] = show_findings(check, out);
-  summary["findings"] = check.findings.size();
+  show_findings(check, out);
+  summary["kinds"] = check.counts;
+  summary["findings"] = findings_of(check);
   summary["fixes"] = check.fixes;
   if (!flags.fix.empty()) show_cleaned(check, out);
   out.event(summary);
@@ -311,7 +320,7 @@ int run(const Args& args, const Flags& flags) {
                                         [](const DataSplit& s) { return s.written.empty(); }))
     fail(ErrorCode::kInvalidArgument, "--fix ", flags.fix,
          ": no row is left, and nothing is written; the findings say why");
-  return flags.strict && !check.findings.empty() ? kFailed : kDone;
+  return flags.strict && findings_of(check) > 0 ? kFailed : kDone;
 }
 
 }  // namespace
@@ -323,12 +332,13 @@ std::function<int()> declare_data(Args& args) {
       "Reads every row of every split as training would, and names all that is wrong with file and "
       "line, rows that cannot be read included. docs/data.md lists the kinds of findings.";
   args.json =
-      "One object per split: event (data), file, split, rows, rows_read, rows_over_limit, formats, "
-      "tokens, trained_tokens, trained_share, shortest, median, p90, longest, histogram, written, "
-      "rows_written. One per finding: event (finding), kind, file, line (0: the whole file), what. "
-      "At the end one with event (summary), training (loss, updates, seconds, peak_bytes, "
-      "packed_fill, padded_fill, sorted_fill, or refused), kinds, findings, fixes. With --show: "
-      "row, line, format, full_length, trained_tokens, rejected_from, tokens (id, text, trained).";
+      "One object per finding, as it is found: event (finding), kind, file, line (0: the whole "
+      "file), what. Then one per split: event (data), file, split, rows, rows_read, "
+      "rows_over_limit, formats, tokens, trained_tokens, trained_share, shortest, median, p90, "
+      "longest, histogram, written, rows_written. At the end one with event (summary), training "
+      "(loss, updates, seconds, peak_bytes, packed_fill, padded_fill, sorted_fill, or refused), "
+      "kinds, findings, fixes. With --show: row, line, format, full_length, trained_tokens, "
+      "rejected_from, tokens (id, text, trained).";
   args.examples = {
       {"wick data --data data", "all splits: lengths, problems, what training would take"},
       {"wick data --data data --show 0", "every token of the first row, trained ones in colour"},

@@ -45,25 +45,28 @@ RowKey key_of(const Example& e) {
 }
 
 struct Place {
-  std::string split;
   size_t file = 0;
   int64_t line = 0;
 };
 
+// Findings of each kind that are kept; what is said of a whole file is kept beside them.
+constexpr int64_t kKeptOfKind = 1000;
+
 class Checker {
  public:
   Checker(const Tokenizer& tokenizer, const ChatTemplate* chat_template, const DataOptions& options,
-          const std::string& fix, const std::function<bool()>& should_stop)
+          const std::string& fix, const std::function<bool()>& should_stop,
+          const std::function<void(const DatasetIssue&)>& on_finding)
       : options_(with_text(options)),
         pair_options_(for_pairs(options_)),
         tokenizer_(tokenizer),
         encoder_(tokenizer, chat_template, options_),
         pair_encoder_(tokenizer, chat_template, pair_options_),
         fix_(fix),
-        should_stop_(should_stop) {}
+        should_stop_(should_stop),
+        on_finding_(on_finding) {}
 
   void split(std::span<const DataSource> sources, const std::string& name) {
-    files_.clear();
     result_.splits.push_back({.split = name});
     lengths_.clear();
     if (!fix_.empty()) out_ = std::make_unique<AtomicFile>(fs::path(fix_) / (name + ".jsonl"));
@@ -79,7 +82,7 @@ class Checker {
                   " beside it is not read"));
       if (!folders_.insert(source.path).second) continue;
       for (const std::string& unread : unread_files(source.path))
-        result_.findings.push_back({"ignored_file", source.path, 0, unread_text(unread)});
+        add({"ignored_file", source.path, 0, unread_text(unread)});
     }
     finish_split();
   }
@@ -107,12 +110,17 @@ class Checker {
   DataSplit& report() { return result_.splits.back(); }
 
   void add(const char* kind, int64_t line, std::string what) {
-    result_.findings.push_back({kind, files_.back(), line, std::move(what)});
+    add({kind, files_.back().path, line, std::move(what)});
+  }
+
+  void add(DatasetIssue issue) {
+    if (on_finding_) on_finding_(issue);
+    const int64_t count = ++result_.counts[issue.kind];
+    if (issue.line == 0 || count <= kKeptOfKind) result_.findings.push_back(std::move(issue));
   }
 
   void file(const fs::path& path) {
-    files_.push_back(path.string());
-    all_files_.push_back(path.string());
+    files_.push_back({path.string(), report().split});
     report().files.push_back(path.string());
     said_.clear();
     file_format_.clear();
@@ -143,8 +151,8 @@ class Checker {
       // Of the file as a whole: a header that is none, a line without end.
       std::string what = e.what();
       int64_t line = 0;
-      if (what.starts_with(files_.back() + ":")) {
-        what.erase(0, files_.back().size() + 1);
+      if (const std::string begin = files_.back().path + ":"; what.starts_with(begin)) {
+        what.erase(0, begin.size());
         for (; !what.empty() && what[0] >= '0' && what[0] <= '9'; what.erase(0, 1))
           line = line * 10 + (what[0] - '0');
         what.erase(0, what.find_first_not_of(": "));
@@ -289,12 +297,12 @@ class Checker {
   }
 
   std::string shown(const Place& place) const {
-    return cat(all_files_[place.file], ":", place.line);
+    return cat(files_[place.file].path, ":", place.line);
   }
 
   // Whether the row was there before, so that a cleaned copy leaves it out.
   bool seen_before(int64_t line, const Example& example, const Json& original) {
-    const Place here{report().split, all_files_.size() - 1, line};
+    const Place here{files_.size() - 1, line};
     const RowKey ids = key_of(example);
     auto [exact, fresh] = exact_.emplace(ids, here);
     auto [near, new_fold] = near_.emplace(key_of(row_words(original, options_)), here);
@@ -306,20 +314,22 @@ class Checker {
         lessons_.emplace(mix_key(ids.first, taught.first), mix_key(ids.second, taught.second))
             .second;
     if (!fresh) {
-      const bool same_split = exact->second.split == here.split;
+      const std::string& split = files_[exact->second.file].split;
+      const bool same_split = split == report().split;
       if (same_split && new_lesson) return false;
       add(same_split ? "duplicate" : "overlap", line,
           cat("has the same tokens as ", shown(exact->second),
-              same_split ? "" : cat(" of the ", exact->second.split, " split")));
+              same_split ? "" : cat(" of the ", split, " split")));
       dropped(same_split ? "the same as an earlier one, left out"
                          : "also in another split, left out");
       return true;
     }
     if (!new_fold) {
-      const bool same_split = near->second.split == here.split;
+      const std::string& split = files_[near->second.file].split;
+      const bool same_split = split == report().split;
       add(same_split ? "near_duplicate" : "near_overlap", line,
           cat("differs from ", shown(near->second), " only in case and white space",
-              same_split ? "" : cat(" (the ", near->second.split, " split)")));
+              same_split ? "" : cat(" (the ", split, " split)")));
     }
     return false;
   }
@@ -359,10 +369,13 @@ class Checker {
   RowEncoder encoder_, pair_encoder_;
   std::string fix_;
   std::function<bool()> should_stop_;
+  std::function<void(const DatasetIssue&)> on_finding_;
   bool not_of_the_file_ = false;  // what is thrown now
   DataCheck result_;
-  std::vector<std::string> files_;      // of this split
-  std::vector<std::string> all_files_;  // of all; Place counts in them
+  struct File {
+    std::string path, split;
+  };
+  std::vector<File> files_;  // of all splits; Place counts in them
   std::vector<int64_t> lengths_;
   std::set<std::string> said_;     // of a whole file
   std::set<std::string> folders_;  // whose unread files have been named
@@ -404,13 +417,14 @@ void refuse_folder(const fs::path& fix, std::span<const DataSource> sources,
 DataCheck check_data(std::span<const DataSource> sources, std::span<const std::string> splits,
                      const Tokenizer& tokenizer, const ChatTemplate* chat_template,
                      const DataOptions& options, const std::string& fix,
-                     const std::function<bool()>& should_stop, bool overwrite) {
+                     const std::function<bool()>& should_stop, bool overwrite,
+                     const std::function<void(const DatasetIssue&)>& on_finding) {
   std::optional<NewFolder> made;
   if (!fix.empty()) {
     refuse_folder(fix, sources, splits, overwrite);
     made.emplace(fix);
   }
-  Checker checker(tokenizer, chat_template, options, fix, should_stop);
+  Checker checker(tokenizer, chat_template, options, fix, should_stop, on_finding);
   bool any = false;
   for (const std::string& split : splits) {
     if (std::none_of(sources.begin(), sources.end(), [&](const DataSource& source) {

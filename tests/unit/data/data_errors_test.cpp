@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows and files that cannot be used, or only in part; and what `wick data` counts.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/check.h"
 #include "base/file.h"
+#include "data/check.h"
 #include "unit/data/fixture.h"
 
 namespace wick::data_test {
@@ -232,6 +236,28 @@ TEST_F(DataTest, Report) {
 
   ExampleSet other = load("{\"text\": \"zz\"}\n{\"text\": \"ab\"}\n");
   EXPECT_EQ(shared_rows(other, set), (std::vector<std::pair<int64_t, int64_t>>{{1, 0}}));
+}
+
+// A file of nothing but findings must not take many times its size.
+TEST_F(DataTest, FindingsAreCountedAndTheFirstOfAKindKept) {
+  const fs::path file = fs::temp_directory_path() / cat("wick_findings_", getpid(), ".jsonl");
+  std::string text = "{\"text\": \"a\"}\n";
+  for (int i = 0; i < 3000; ++i) text += i % 2 == 0 ? "\n" : "{\n";
+  AtomicFile out(file);
+  out.write(text);
+  out.commit();
+  const DataSource source{file.string()};
+  const std::string splits[] = {"train"};
+  std::map<std::string, int64_t> heard;
+  const DataCheck check = check_data({&source, 1}, splits, tokenizer, nullptr, options, {}, {},
+                                     false, [&](const DatasetIssue& f) { ++heard[f.kind]; });
+  fs::remove(file);
+  const std::map<std::string, int64_t> all = {{"blank_line", 1500}, {"unreadable", 1500}};
+  EXPECT_EQ(check.counts, all);
+  EXPECT_EQ(heard, all);
+  ASSERT_EQ(check.findings.size(), 2000u);
+  EXPECT_EQ(check.findings.front().line, 2);
+  EXPECT_EQ(check.findings.back().line, 2001);
 }
 
 TEST_F(DataTest, ShownTokens) {
