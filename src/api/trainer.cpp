@@ -234,6 +234,13 @@ void Trainer::Impl::prepare(Model& on, const TrainOptions& wanted) {
                            : cat("--warmup ", report::number(options.warmup),
                                  " is more than the run's updates: the rate rises over all ",
                                  report::count(updates)));
+  if (const int64_t steps = options.grad_accumulation_steps, batches = options.iters;
+      batches > 0 && batches % steps != 0) {
+    const int64_t updates = count_updates(options, train.rows_per_epoch());
+    messages.push_back(cat("--iters ", batches, " is no multiple of --grad-accumulation-steps ",
+                           steps, ": updates are whole, so the run has ", report::count(updates),
+                           updates == 1 ? " update" : " updates", " of ", steps, " batches"));
+  }
   if (options.fine_tune_type == "lora" && options.alpha == 0 && options.alpha_pattern.empty())
     messages.push_back(
         "--alpha is 0: what the adapter's A and B say is taken 0 times, so they learn nothing");

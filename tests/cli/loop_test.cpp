@@ -67,6 +67,24 @@ TEST_F(Loop, AFlagBeatsTheFilesOtherWordForIt) {
   EXPECT_EQ(train({"--epochs", "1", "--iters", "2"}).event("done")["steps"], 2);
 }
 
+// Updates are whole, and a run that is longer than what was asked for says so.
+TEST_F(Loop, BatchesThatAreNoWholeUpdatesAreNamed) {
+  const std::vector<std::string> twos = {"--batch-size", "2", "--grad-accumulation-steps", "2"};
+  auto with = [&](const std::string& iters) {
+    std::vector<std::string> words = twos;
+    words.insert(words.end(), {"--iters", iters});
+    return train(words);
+  };
+  const CliResult five = with("5"), four = with("4");
+  EXPECT_EQ(five.event("done")["steps"], 3);
+  EXPECT_NE(five.err.find("--iters 5 is no multiple of --grad-accumulation-steps 2: updates are "
+                          "whole, so the run has 3 updates of 2 batches"),
+            std::string::npos)
+      << five.err;
+  EXPECT_EQ(four.event("done")["steps"], 2);
+  EXPECT_EQ(four.err.find("multiple"), std::string::npos) << four.err;
+}
+
 // A settings file of mlx-lm means what it means there, also where its warm-up outlasts the run.
 TEST_F(Loop, AnMlxWarmUpKeepsItsPace) {
   const std::string settings = folder_.write(
