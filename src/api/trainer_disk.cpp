@@ -117,7 +117,7 @@ void Trainer::Impl::check_disk() const {
     if (!on_one_disk(folder, o.adapter_path)) {
       if (const int64_t room = free_disk_bytes(folder.c_str()); room >= 0 && rows > room)
         fail(ErrorCode::kIo, "--prefix-cache ", o.prefix_cache, ": the disk has ",
-             report::bytes(room), " free and the rows that are kept need ", report::bytes(rows),
+             report::bytes(room), " free and the rows that are kept need ", report::bytes_up(rows),
              "; free some space, name a folder on another disk, or use ",
              smaller_prefix(room + rows_there));
       rows = 0;
@@ -132,7 +132,8 @@ void Trainer::Impl::check_disk() const {
   auto consider = [&](const char* what, bool applies, const auto& change) {
     if (!applies) return;
     if (const int64_t bytes = bytes_of(saved_at_once(change)) + rows; bytes <= free_bytes)
-      fits += cat(fits.empty() ? "; " : ", ", what, " takes ", report::bytes(bytes), " and fits");
+      fits +=
+          cat(fits.empty() ? "; " : ", ", what, " takes ", report::bytes_up(bytes), " and fits");
   };
   const std::string once = cat("--save-every ", forecast.updates, " (one checkpoint, at the end)");
   consider(once.c_str(), need.beside > 0 && count_saves(o, forecast.updates) > 1,
@@ -146,7 +147,7 @@ void Trainer::Impl::check_disk() const {
   if (const int64_t room = free_bytes - bytes_of(need); rows > 0 && room >= 0)
     fits += cat(fits.empty() ? "; " : ", ", smaller_prefix(room + rows_there), " fits");
   fail(ErrorCode::kIo, o.adapter_path, ": the disk has ", report::bytes(free_bytes),
-       " free and the run needs ", report::bytes(bytes_of(need) + rows), ": a checkpoint of ",
+       " free and the run needs ", report::bytes_up(bytes_of(need) + rows), ": a checkpoint of ",
        report::bytes(need.state), ", a result of ", report::bytes(need.result),
        need.kept > need.state + need.result ? ", the other results that are kept" : "",
        rows > 0 ? cat(", rows of --prefix-cache of ", report::bytes(rows)) : "",
