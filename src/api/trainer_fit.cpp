@@ -406,7 +406,7 @@ void Trainer::Impl::open_prefix() {
                                     prefix_key(), forecast.prefix_bytes));
 }
 
-void Trainer::Impl::check_device() const {
+void Trainer::Impl::check_device() {
   const Model::Impl& m = model->impl();
   const int64_t has = static_cast<int64_t>(m.backend().info().memory_bytes);
   const int64_t needs = forecast.peak_bytes - (m.weights->loaded() ? forecast.weights : 0);

@@ -147,11 +147,12 @@ struct Trainer::Impl {
   std::string describe_choice(const PackLimits& free) const;
   // trainer_smaller.cpp. What else would make the smallest plan smaller: each by itself, and
   // together where none of them is enough.
-  std::string what_would_fit(const Fit& smallest, int64_t memory_bytes) const;
+  std::string what_would_fit(const Fit& smallest, int64_t memory_bytes);
   struct Smaller;
-  int64_t smaller_bytes(const Smaller& run, const PackLimits& limits) const;
+  struct ShorterRows;
+  int64_t smaller_bytes(const Smaller& run, FitCandidate size);
   // Throws: kOutOfMemory where the device has not what the run will take.
-  void check_device() const;
+  void check_device();
   int64_t process_bytes() const;
   // Of this run's own numbers, what its optimizer keeps, and the best so far.
   struct OwnBytes {

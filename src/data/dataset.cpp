@@ -34,6 +34,25 @@ bool says_unwanted(const Json& row) {
   return label != nullptr && label->is_boolean() && !label->get<bool>();
 }
 
+// The row's sequences up to that length; nothing where one of them loses its answer.
+std::optional<Example> shortened(const Example& example, int64_t length) {
+  Example cut;
+  cut.format = example.format;
+  cut.line = example.line;
+  cut.full_length = example.full_length;
+  cut.undesirable = example.undesirable;
+  for (const SequenceView& s : sequences_of(example)) {
+    const size_t keep = std::min(s.ids.size(), static_cast<size_t>(length));
+    const auto trained = s.trained.first(keep);
+    if (std::none_of(trained.begin(), trained.end(), [](uint8_t t) { return (t & 1) != 0; }))
+      return std::nullopt;
+    cut.second = static_cast<int64_t>(cut.ids.size());
+    cut.ids.insert(cut.ids.end(), s.ids.begin(), s.ids.begin() + static_cast<ptrdiff_t>(keep));
+    cut.trained.insert(cut.trained.end(), trained.begin(), trained.end());
+  }
+  return cut;
+}
+
 }  // namespace
 
 const char* row_format_name(RowFormat format) {
@@ -297,6 +316,20 @@ ExampleSet ExampleSet::hold_out(double amount, uint64_t seed) {
   kept.rows_read_ -= held.rows_read_;
   *this = std::move(kept);
   return held;
+}
+
+ExampleSet ExampleSet::shortened(int64_t max_seq_length) const {
+  ExampleSet set;
+  set.file_ = file_;
+  set.rows_read_ = rows_read_;
+  for (const DataPart& part : parts_) {
+    set.parts_.push_back({part.file, set.size(), 0, part.weight});
+    for (int64_t i = part.begin; i < part.end; ++i)
+      if (std::optional<Example> row = wick::shortened((*this)[i], max_seq_length))
+        set.examples_.push_back(std::move(*row));
+    set.parts_.back().end = set.size();
+  }
+  return set;
 }
 
 uint64_t ExampleSet::fingerprint() const {

@@ -151,6 +151,9 @@ class ExampleSet {
   // Which ones depends on the seed and the rows' tokens alone, so equal rows stay together.
   // Throws: kInvalidArgument where nothing would be left on one side.
   ExampleSet hold_out(double amount, uint64_t seed);
+  // A copy of what load() would give with that max_seq_length, below the one that it had; nothing
+  // is said of it, and it may have no rows.
+  ExampleSet shortened(int64_t max_seq_length) const;
   int64_t rows_read() const { return rows_read_; }  // in the file, with those left out
   const std::vector<DataIssue>& issues() const { return issues_; }
   int64_t issue_count(DataIssueKind kind) const;

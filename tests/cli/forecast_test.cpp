@@ -2,6 +2,7 @@
 // What is forecast before the first step against what the process really took.
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,34 @@ TEST(MemoryBound, HoldsInTheProcessWithTheSameLosses) {
 }
 
 // wick plan tries the step where the model is at hand, and says so.
+// Whoever follows what is offered finds the plan of that size.
+TEST(MemoryBound, WhatIsOfferedTakesWhatIsSaid) {
+  TempFolder folder;
+  write_tiny_model(folder.path("model"));
+  folder.write("long/train.jsonl", long_rows(12));
+  folder.write("short/train.jsonl", "{\"text\": \"few\"}\n");
+  auto expect_offers = [&](const std::string& data, const std::vector<std::string>& wanted) {
+    auto refusal = [&](std::vector<std::string> more) {
+      more.insert(more.begin(),
+                  {"plan", "--model", folder.path("model"), "--data", folder.path(data), "--dtype",
+                   "f32", "--targets", "q_proj", "--group-size", "32", "--memory", "20kB"});
+      return wick(more).err;
+    };
+    const std::string all = refusal({});
+    const std::regex offer("with (--[a-z-]+) ([0-9]+) ([0-9.]+ [kM]B)");
+    std::vector<std::string> flags;
+    for (std::sregex_iterator it(all.begin(), all.end(), offer), end; it != end; ++it) {
+      flags.push_back((*it)[1]);
+      const std::string then = refusal({(*it)[1], (*it)[2]});
+      EXPECT_NE(then.find(" takes " + (*it)[3].str()), std::string::npos) << it->str() << "\n"
+                                                                          << then;
+    }
+    EXPECT_EQ(flags, wanted) << all;
+  };
+  expect_offers("long", {"--max-seq-length", "--rank"});
+  expect_offers("short", {"--rank", "--quantize"});
+}
+
 TEST(ForecastTime, SaysWhatWasTried) {
   TempFolder folder;
   folder.write("data/train.jsonl", long_rows(8));
