@@ -61,7 +61,8 @@ struct EvalResult {
 };
 
 // An answer counts as exact when it equals the last assistant turn, white space at the ends aside.
-// Where the loss is no finite number no answers are made.
+// Where the loss is no finite number no answers are made. Throws: kInvalidArgument for an option out
+// of its range; kCancelled.
 EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& options = {});
 
 // Multiple choice: rows {"question" or "prompt", "choices": [texts], "answer": index, letter or

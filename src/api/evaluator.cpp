@@ -68,6 +68,12 @@ std::vector<RowScore> score_rows(Model::Impl& m, const ExampleSet& set, int64_t 
   return scores;
 }
 
+void check_options(const EvalOptions& o) {
+  for (const auto& [flag, value] :
+       {std::pair{"--batch-size", o.batch_size}, {"--max-tokens", o.max_tokens}})
+    if (value < 1) fail(ErrorCode::kInvalidArgument, flag, " is ", value, ", wanted at least 1");
+}
+
 // Mean and its standard error over rows.
 std::pair<double, double> mean_and_error(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
@@ -204,6 +210,7 @@ std::string trimmed(const std::string& text) {
 }
 
 EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& options) {
+  check_options(options);
   const EngineTurn turn(model.engine());
   auto started = std::chrono::steady_clock::now();
   Model::Impl& m = model.impl();
@@ -226,6 +233,7 @@ EvalResult evaluate(Model& model, const Dataset& data, const EvalOptions& option
 ChoiceResult evaluate_choices(Model& model, const std::vector<DataSource>& sources,
                               const std::string& split, const DatasetOptions& data,
                               const EvalOptions& options) {
+  check_options(options);
   const EngineTurn turn(model.engine());
   auto started = std::chrono::steady_clock::now();
   Model::Impl& m = model.impl();

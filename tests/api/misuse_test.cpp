@@ -72,6 +72,20 @@ TEST_F(Misuse, WhatWasMovedFromSaysSo) {
   EXPECT_FALSE(engine_.device().name.empty());
 }
 
+TEST_F(Misuse, AnEvaluationNamesTheOptionThatIsWrong) {
+  Model model = Model::load(engine_);
+  const Dataset data = Dataset::load(model, (root_ / "data").string(), "train");
+  for (const auto& [options, name] : {std::pair{EvalOptions{.batch_size = 0}, "--batch-size is 0"},
+                                      {EvalOptions{.max_tokens = 0}, "--max-tokens is 0"}}) {
+    try {
+      evaluate(model, data, options);
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
+    }
+  }
+}
+
 // What is made from an object keeps what it needs of it: moves, replacements and ends in any order
 // are all the same to it.
 TEST_F(Misuse, ObjectsMoveAndEndInAnyOrder) {
