@@ -82,9 +82,13 @@ th, td { text-align: left; padding: 5px 10px 5px 0; border-bottom: 1px solid var
 thead th, th.group, tfoot th, tfoot td { font-weight: 600; }
 th.group { padding-top: 18px; }
 tr:first-child th.group { padding-top: 0; }
-.numbers td, .numbers thead th + th { text-align: right; font-variant-numeric: tabular-nums; }
+.numbers td, .numbers thead th + th { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .settings th[scope=row] { width: 250px; }
 .settings td { overflow-wrap: anywhere; }
+@media (max-width: 620px) {
+  section { padding: 18px 16px; }
+  .settings th[scope=row] { width: 45%; overflow-wrap: anywhere; }
+}
 code { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 details { margin-top: 16px; }
 summary { cursor: pointer; color: var(--soft); font-size: 14px; }
