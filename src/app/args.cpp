@@ -454,6 +454,11 @@ void Args::read_words(const std::vector<std::string>& given) {
 void Args::apply(Option& option, const std::vector<std::string>& texts) {
   std::string where = "--" + option.name();
   option.source = Source::kCommandLine;
+  // Of a shell variable that has no value, most often.
+  if (option.file && !option.or_empty && std::find(texts.begin(), texts.end(), "") != texts.end())
+    misuse(where, " is empty, wanted ", option.value,
+           option.default_text.empty() ? ""
+                                       : cat("; leave ", where, " out for ", option.default_text));
   if (option.kind == OptionKind::kRepeat) {
     option.set(Json(texts), where);
     return;

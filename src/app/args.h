@@ -51,7 +51,8 @@ struct Option {
   bool hidden = false;       // left out of help: peers' words that change nothing
   bool negatable = false;    // --no-NAME exists
   bool greedy = false;       // kRepeat: one occurrence takes all words up to the next flag
-  bool file = false;         // the value is a path
+  bool file = false;         // the value is a path, and on the command line not empty
+  bool or_empty = false;     // unless this is set
   std::string refusal = {};  // not empty: giving it is an error, and this is what to do instead
   Source source = Source::kDefault;
   bool pinned = false;  // by override_from_config
@@ -67,6 +68,7 @@ struct Option {
   Option& hide() { return hidden = true, *this; }
   Option& takes_all() { return greedy = true, *this; }
   Option& path() { return file = true, *this; }
+  Option& path_or_empty() { return or_empty = true, path(); }
 };
 
 struct Example {

@@ -76,7 +76,7 @@ void add_model_flags(Args& args, ModelFlags& flags, bool reads_adapter) {
   if (reads_adapter)
     args.text("--adapter-path", flags.adapter_path, "FOLDER",
               "An adapter to attach: a folder that wick train or PEFT wrote.")
-        .path();
+        .path_or_empty();
   args.text("--dtype", flags.dtype, "TYPE", "Type that is computed in: auto, f32 or bf16.")
       .one_of({"auto", "f32", "bf16"});
   add_quantize_flags(args, flags.quantize, flags.group_size);

@@ -70,7 +70,7 @@ void add_train_flags(Args& args, TrainFlags& flags) {
   args.group("Adapter");
   args.text("--adapter-path", o.adapter_path, "FOLDER",
             "Where the adapter, its checkpoints and report.html go.")
-      .path();
+      .path_or_empty();
   args.text("--fine-tune-type", o.fine_tune_type, "TYPE",
             "lora or dora train an adapter, full all weights (with --num-layers, the last N "
             "blocks).")

@@ -50,6 +50,16 @@ TEST(Usage, VersionAndHelp) {
   EXPECT_NE(train.out.find("--no-shuffle"), std::string::npos);
 }
 
+// A variable of the shell without a value must not train another model than was meant.
+TEST(Usage, EmptyPaths) {
+  expect_refused(wick({"train", "--data", ""}), 2, "wick train",
+                 {"--data is empty, wanted PATH[:WEIGHT]"});
+  expect_refused(wick({"train", "--data", "data", "--model", ""}), 2, "wick train",
+                 {"--model is empty, wanted FOLDER", "leave --model out for the small model"});
+  expect_refused(wick({"generate", "--prompt", "x", "--config="}), 2, "wick generate",
+                 {"--config is empty, wanted FILE"});
+}
+
 TEST(Usage, WithoutVerb) {
   CliResult r = wick({});
   EXPECT_EQ(r.code, 2);
