@@ -55,6 +55,13 @@ int run(const Flags& flags) {
   BenchOptions options = flags.bench;
   options.seed = static_cast<uint64_t>(flags.model.seed);
   if (!flags.tables.empty()) options.tables = flags.tables;
+  // Where results cannot go is said before they are measured.
+  std::filesystem::path kept;
+  if (!flags.save_baseline.empty()) kept = baseline_path(flags.save_baseline);
+  std::error_code unknown;  // is said when it is written
+  for (const std::filesystem::path& file : {kept, std::filesystem::path(flags.html)})
+    if (std::filesystem::is_directory(file, unknown))
+      fail(ErrorCode::kInvalidArgument, file.string(), ": a folder, wanted the name of a file");
   std::vector<Json> before;
   std::filesystem::path baseline;
   if (!flags.baseline.empty()) {
@@ -75,9 +82,8 @@ int run(const Flags& flags) {
     view.row(result);
   });
   if (!flags.save_baseline.empty()) {
-    const std::filesystem::path path = baseline_path(flags.save_baseline);
-    save_baseline(path, lines);
-    out.say("baseline " + path.string());
+    save_baseline(kept, lines);
+    out.say("baseline " + kept.string());
   }
   const std::vector<Comparison> all = compare_lines(lines, before);
   if (!flags.html.empty()) {

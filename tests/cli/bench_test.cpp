@@ -121,6 +121,15 @@ TEST_F(Bench, ForPeople) {
     EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
 }
 
+TEST_F(Bench, SaysBeforeItMeasuresWhereResultsCannotGo) {
+  for (const char* flag : {"--save-baseline", "--html"}) {
+    const CliResult r = bench({"decode", flag, folder_.path()});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find("a folder, wanted the name of a file"), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(Bench, BaselineMarksWhatGotSlower) {
   const std::string kept = folder_.path("kept.json");
   CliResult r = bench({"train", "decode", "--json", "--save-baseline", kept});
