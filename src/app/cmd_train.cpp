@@ -7,6 +7,7 @@
 #include "app/train_view.h"
 #include "app/verbs.h"
 #include "base/check.h"
+#include "base/path_status.h"
 
 namespace wick {
 
@@ -51,6 +52,10 @@ void test_rows(Model& model, const TrainFlags& flags, const TrainOptions& option
 // mlx-lm's --test without --train: what is in the folder, an adapter or a whole model, stays.
 int test_only(const TrainFlags& flags, const TrainOptions& options, Engine& engine, Output& out) {
   ModelOptions load = flags.model_options();
+  if (!options.adapter_path.empty() && !path_exists(options.adapter_path))
+    fail(ErrorCode::kNotFound, "--adapter-path ", options.adapter_path,
+         ": no such folder, and --test alone trains nothing; give --train as well, or '' as the "
+         "path for the model alone");
   if (options.fine_tune_type == "full" && !options.adapter_path.empty())
     load.model = options.adapter_path;
   else

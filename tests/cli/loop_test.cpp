@@ -156,7 +156,10 @@ TEST_F(Loop, TestsWithoutTraining) {
   }
   const CliResult alone = train({"--no-train", "--test", "--adapter-path", ""});
   ASSERT_EQ(alone.code, 0) << alone.err;
-  EXPECT_EQ(train({"--no-train", "--test"}).code, 1);  // no adapter there
+  const CliResult none = train({"--test"});  // no adapter there
+  EXPECT_EQ(none.code, 1);
+  EXPECT_NE(none.err.find("--test alone trains nothing; give --train as well"), std::string::npos)
+      << none.err;
 }
 
 TEST_F(Loop, FullTrainingDoesNotOverwriteItsModel) {
