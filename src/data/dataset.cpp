@@ -177,8 +177,10 @@ class ExampleSet::Loader {
   }
 
   [[noreturn]] static void fail_empty(const std::string& file) {
-    fail(ErrorCode::kInvalidArgument, file,
-         ": the data set is empty; wanted is one JSON object per line");
+    const RowFileKind kind = row_file_kind(file, {});
+    const bool table = kind == RowFileKind::kCsv || kind == RowFileKind::kTsv;
+    fail(ErrorCode::kInvalidArgument, file, ": the data set is empty; wanted is ",
+         table ? "a header, and below it a line for each row" : "one JSON object per line");
   }
 
   void cut(Example& example) {

@@ -288,6 +288,8 @@ TEST_F(Wrong, Data) {
     return wick(train(folder_.write("rows.jsonl", rows), out_));
   };
   expect_failed(data(""), {"rows.jsonl: the data set is empty", "one JSON object per line"});
+  expect_failed(wick(train(folder_.write("rows.csv", "text\n"), out_)),
+                {"rows.csv: the data set is empty", "a header, and below it a line for each row"});
   expect_failed(data("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n"),
                 {"rows.jsonl", "none of the 1 rows has a trained token"});
   expect_failed(data("{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n"),
