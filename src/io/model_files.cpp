@@ -88,7 +88,7 @@ fs::path resolve(const std::string& given) {
     if (fs::path cached = find_in_hub_cache(given); !cached.empty()) return cached;
   // A folder that may not be looked into is named as that.
   static_cast<void>(path_exists(given));
-  if (hub_name)
+  if (hub_name && !hub_cache().empty())
     fail(ErrorCode::kNotFound, given, ": no such folder, and no such model in the cache ",
          hub_cache().string(), "; download it first (hf download ", given, ")");
   fail(ErrorCode::kNotFound, given,
