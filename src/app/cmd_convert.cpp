@@ -40,7 +40,7 @@ int run(const Args& args, const Flags& flags) {
   if (out.json()) return kDone;
   out.result(cat("model in ", r.path, ": ", format_count(r.quantized), " of ",
                  plural(r.tensors, "tensor"), " quantised, ", format_bytes(r.bytes)));
-  out.say("try it\n  wick generate --model " + shell_quote(r.path) + " --prompt …");
+  out.say("try it\n  wick generate --model " + shell_quote(r.path) + " --prompt 'your question'");
   return kDone;
 }
 

@@ -49,7 +49,7 @@ int run(const Args& args, const Flags& flags) {
                  format_count(r.changed), " of ", plural(r.tensors, "tensor"), " changed, ",
                  format_bytes(r.bytes)));
   if (!flags.unmerge)
-    out.say("try it\n  wick generate --model " + shell_quote(r.path) + " --prompt …");
+    out.say("try it\n  wick generate --model " + shell_quote(r.path) + " --prompt 'your question'");
   return kDone;
 }
 
