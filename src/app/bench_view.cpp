@@ -26,15 +26,17 @@ std::string right(const std::string& text, size_t width) {
 }
 
 std::string time_text(double ms) {
-  return ms > 0 && ms < 0.1 ? general(1e3 * ms, 3) + " µs" : format_ms(ms);
+  return ms > 0 && ms < 0.1 ? general(1e3 * ms, 3) + sign(" µs", " us") : format_ms(ms);
 }
 
-std::string range(const Timing& t) { return cat(time_text(t.p10), " – ", time_text(t.p90)); }
+std::string range(const Timing& t) {
+  return cat(time_text(t.p10), sign(" – ", " - "), time_text(t.p90));
+}
 
 std::string settings(const BenchResult& r) {
   std::string text;
   auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (r.batch > 0 && r.seq > 0) add(cat(r.batch, " × ", r.seq, " tokens"));
+  if (r.batch > 0 && r.seq > 0) add(cat(r.batch, sign(" × ", " x "), r.seq, " tokens"));
   if (r.rank > 0) add(cat("rank ", r.rank, r.targets.empty() ? "" : " on " + r.targets));
   return text;
 }
@@ -114,8 +116,9 @@ void BenchView::comparison(const std::vector<Comparison>& all, size_t lines,
     faster += c.change == Change::kFaster;
     const double ratio = c.now.median / c.before.median;
     out_.result(cat("  ", left(c.bench + " " + c.what, kName + 4),
-                    right(time_text(c.before.median), kTime), " → ",
-                    left(time_text(c.now.median), kTime), right(fixed(ratio, 3), 6), "×  ", mark));
+                    right(time_text(c.before.median), kTime), sign(" → ", " -> "),
+                    left(time_text(c.now.median), kTime), right(fixed(ratio, 3), 6),
+                    sign("×  ", "x  "), mark));
   }
   out_.result(cat(plural(static_cast<int64_t>(all.size()), "row"), " compared, ", slower,
                   " slower, ", faster, " faster; ",

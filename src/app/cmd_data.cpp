@@ -37,7 +37,7 @@ std::string token_text(const std::string& text) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find_first_of("\n\t", begin), text.size());
     out += visible(std::string_view(text).substr(begin, end - begin));
-    if (end < text.size()) out += text[end] == '\n' ? "↵\n" : "→";
+    if (end < text.size()) out += text[end] == '\n' ? sign("↵\n", "\\n\n") : sign("→", "\\t");
     begin = end + 1;
   }
   return out;
@@ -108,7 +108,8 @@ void show_histogram(const std::vector<Bucket>& buckets, Output& out) {
   int64_t most = 1;
   size_t width = 0;
   auto label = [](const Bucket& b) {
-    return b.from == b.to ? format_count(b.from) : format_count(b.from) + "–" + format_count(b.to);
+    return b.from == b.to ? format_count(b.from)
+                          : format_count(b.from) + sign("–", "-") + format_count(b.to);
   };
   for (const auto& b : buckets) {
     most = std::max(most, b.count);

@@ -95,7 +95,7 @@ void show_choice(const ChoiceRow& row, const std::string& side, Output& out) {
 
 // " ± …", or nothing where one row leaves the error unknown (null in JSON).
 std::string plus_minus(double error, const std::string& text) {
-  return std::isnan(error) ? "" : " ± " + text;
+  return std::isnan(error) ? "" : sign(" ± ", " +- ") + text;
 }
 
 std::string share_text(double share, double error) {

@@ -60,7 +60,10 @@ std::vector<std::string> option_groups(const Args& args) {
 }
 
 std::string verb_help(const Args& args) {
-  std::string text = cat("wick ", args.verb(), " - ", args.summary, "\n\n");
+  std::string text;
+  for (const auto& line : wrap(cat("wick ", args.verb(), " - ", args.summary), screen_width()))
+    text += line + "\n";
+  text += "\n";
   text += cat("Usage: wick ", args.verb(), " [options]",
               args.positional_name.empty() ? "" : " [" + args.positional_name + " …]", "\n");
   if (!args.details.empty()) {

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -30,11 +31,14 @@ bool uses_utf8() {
     const char* value = std::getenv(name);
     if (!value || !*value) continue;
     std::string locale = value;
-    return locale.find("UTF-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+    for (char& c : locale) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
   }
   // Containers often name no locale; their terminals are those of the machine around them.
   return true;
 }
+
+const char* sign(const char* utf8, const char* ascii) { return uses_utf8() ? utf8 : ascii; }
 
 bool uses_color(const std::string& mode, std::FILE* stream) {
   if (mode != "auto") return mode == "always";
@@ -70,10 +74,12 @@ void Output::say(const std::string& line) {
 
 void Output::result(const std::string& line) { print(line); }
 
+// One column stays free: some terminals wrap when the last one is written.
+size_t Output::live_columns() { return static_cast<size_t>(std::max(terminal_columns() - 1, 20)); }
+
 void Output::live(const std::string& line) {
   if (!live_) return;
-  // One column stays free: some terminals wrap when the last one is written.
-  size_t room = static_cast<size_t>(std::max(terminal_columns() - 1, 20));
+  const size_t room = live_columns();
   std::string shown;
   size_t used = 0;
   for (char c : line) {

@@ -13,6 +13,8 @@ namespace wick {
 bool is_terminal(std::FILE* stream);
 int terminal_columns();  // 80 where the terminal does not say
 bool uses_utf8();        // by the locale's name
+// A sign of ours as this locale can show it.
+const char* sign(const char* utf8, const char* ascii);
 // `mode` is auto, always or never; auto is a terminal without NO_COLOR.
 bool uses_color(const std::string& mode, std::FILE* stream);
 
@@ -36,8 +38,9 @@ class Output {
   void say(const std::string& line = {});
   // The same, shown with --quiet too: what the verb was asked for.
   void result(const std::string& line = {});
-  // Rewrites the live line, cut to the terminal's width; nothing where there is no terminal.
+  // Rewrites the live line, cut to live_columns(); nothing where there is no terminal.
   void live(const std::string& line);
+  static size_t live_columns();
   void end_live();
 
  private:

@@ -20,7 +20,7 @@ std::string shortened(const std::string& text, size_t columns) {
   size_t used = 0;
   for (char c : visible(text)) {
     bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    if (starts && used == columns) return out + "…";
+    if (starts && used == columns) return out + sign("…", "...");
     used += starts;
     out += c;
   }
@@ -38,16 +38,31 @@ std::string preference_words(const PreferenceReport& p) {
              std::isnan(p.margin) ? "" : "  margin " + fixed(p.margin, 4));
 }
 
-std::string step_line(const StepReport& r, bool aligned) {
+std::string step_line(const StepReport& r, bool aligned, size_t room) {
   std::string total = std::to_string(r.steps), step = std::to_string(r.step);
   if (aligned && step.size() < total.size()) step.insert(0, total.size() - step.size(), ' ');
-  std::string line = cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4),
-                         preference_words(r.preference), "  lr ", general(r.learning_rate, 3), "  ",
-                         format_count(std::llround(r.tokens_per_second)), " tokens/s");
-  if (r.utilisation > 0) line += "  " + percent(r.utilisation, 0) + " of peak";
-  line += "  " + format_bytes(r.peak_bytes);
-  if (r.forecast_bytes > 0) line += " of " + format_bytes(r.forecast_bytes);
-  return line + "  " + format_seconds(r.seconds_left) + " left";
+  struct Part {
+    std::string text;
+    int order;  // in which parts are left out of a line that is too long, from 1; 0: never
+  };
+  std::vector<Part> parts = {
+      {cat("step ", step, "/", total, "  loss ", fixed(r.loss, 4)), 0},
+      {preference_words(r.preference), 0},
+      {"  lr " + general(r.learning_rate, 3), 4},
+      {cat("  ", format_count(std::llround(r.tokens_per_second)), " tokens/s"), 5},
+      {r.utilisation > 0 ? cat("  ", percent(r.utilisation, 0), " of peak") : "", 2},
+      {"  " + format_bytes(r.peak_bytes), 3},
+      {r.forecast_bytes > 0 ? " of " + format_bytes(r.forecast_bytes) : "", 1},
+      {cat("  ", format_seconds(r.seconds_left), " left"), 0}};
+  auto line = [&](int from) {
+    std::string text;
+    for (const Part& part : parts)
+      if (part.order == 0 || part.order >= from) text += part.text;
+    return text;
+  };
+  for (int from = 1; from <= 5; ++from)
+    if (std::string text = line(from); columns_of(text) <= room) return text;
+  return line(6);
 }
 
 // "12 s (tried)", "12 s (tried, 10 s to 15 s)", "12 s (estimated, 9 s to 16 s)". A range that is
@@ -182,14 +197,16 @@ void TrainView::forecast(const Forecast& forecast) {
   out_.say();
 }
 
-void TrainView::progress(const StepReport& report) { out_.live(step_line(report, false)); }
+void TrainView::progress(const StepReport& report) {
+  out_.live(step_line(report, false, Output::live_columns()));
+}
 
 void TrainView::step(const StepReport& r) {
   out_.event(step_event(r));
   if (out_.live())
     progress(r);
   else
-    out_.say(step_line(r, true));
+    out_.say(step_line(r, true, std::string::npos));
 }
 
 void TrainView::eval(const EvalReport& r) {
@@ -258,7 +275,7 @@ void TrainView::finish(const TrainResult& r) {
     if (!sample.expected.empty()) out_.say("  wanted  " + shortened(sample.expected, room));
   }
   out_.say();
-  const char* to = uses_utf8() ? " → " : " -> ";
+  const char* to = sign(" → ", " -> ");
   std::string line =
       cat(plural(r.steps, "update"), " and ", plural(r.tokens, "token"), " in ",
           format_seconds(r.seconds), "; loss ", fixed(r.first_loss, 4), to, fixed(r.final_loss, 4));
