@@ -23,6 +23,12 @@ bool pattern_matches(const std::string& pattern, const std::string& module,
   return matches_whole("(?:.*\\.)?(?:" + pattern + ")", module, where);
 }
 
+// Of names, as PEFT matches modules_to_save: what ends so, within a word too ("norm" is all norms).
+bool whole_matches(const std::string& name, const std::string& module, const std::string& where) {
+  if (is_expression(name)) return matches_whole(name, module, where);
+  return !name.empty() && module.ends_with(name);
+}
+
 bool can_have_pair(const LinearInfo& l) {
   return l.kind != ModuleKind::kGain && l.kind != ModuleKind::kBias;
 }
@@ -99,12 +105,18 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
       return target_matches(target, module, where);
     });
   };
+  auto saved = [&](const LinearInfo& l) {
+    return std::any_of(o.modules_to_save.begin(), o.modules_to_save.end(),
+                       [&](const std::string& name) {
+                         return whole_matches(name, l.module, "--modules-to-save");
+                       });
+  };
   auto all_known = [&](const std::vector<std::string>& targets, const char* option, bool wholes) {
     for (const std::string& target : targets) {
       if (target == "all-linear" && !wholes) continue;
       const bool known = std::any_of(linears.begin(), linears.end(), [&](const LinearInfo& l) {
         return (wholes ? l.kind != ModuleKind::kBias : can_have_pair(l)) &&
-               target_matches(target, l.module, option);
+               (wholes ? whole_matches : target_matches)(target, l.module, option);
       });
       if (!known) fail_unknown(target, linears, option, wholes);
     }
@@ -129,7 +141,7 @@ void select_modules(const LoraOptions& o, std::span<const LinearInfo> linears,
              none_linear = has_all_linear(o.exclude_modules);
   for (const LinearInfo& l : linears) {
     if (l.kind == ModuleKind::kBias) continue;
-    if (any(o.modules_to_save, l.module, "--modules-to-save")) {
+    if (saved(l)) {
       if (l.kind == ModuleKind::kLinear)
         fail(ErrorCode::kUnsupported, "--modules-to-save names the linear ", l.module,
              "; norms, embed_tokens and lm_head are trained whole beside an adapter, a linear by "

@@ -403,6 +403,21 @@ TEST(Saved, NamesTheAdaptedBlocks) {
   EXPECT_TRUE(layers({0, 1, 2})["layers_to_transform"].is_null());
 }
 
+// PEFT takes every module whose name ends so, within a word too.
+TEST(Selected, WholeModulesByTheEndsOfNames) {
+  const Case c("qwen3_tied");
+  auto wholes = [&](const std::string& name) {
+    LoraOptions options;
+    options.modules_to_save = {name};
+    return Adapter::create(options, adaptable_linears(c.config)).wholes().size();
+  };
+  ASSERT_EQ(c.config.layers, 2);
+  EXPECT_EQ(wholes("norm"), 9u);  // two of a block, those of q and k, and the last
+  EXPECT_EQ(wholes("layernorm"), 4u);
+  EXPECT_EQ(wholes("model.norm"), 1u);
+  EXPECT_EQ(wholes("head"), 1u);
+}
+
 // What is named in full is adapted beside the blocks, as in PEFT; an end of its name may mean it
 // or not.
 TEST(Selected, ModulesBesideTheBlocks) {
