@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // assistant_spans: see its contract in chat_template.h for the idea.
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
 
 #include "base/check.h"
 #include "text/chat_template.h"
@@ -47,6 +49,31 @@ class Traced {
           run_begin(text_, i) < to)
         out = std::min(run.end, to);
     }
+    return out;
+  }
+
+  // The first stretch in [from, to) that other messages say, template text between their words
+  // included: it ends where the message's own words go on, or at `to`.
+  std::optional<TemplateSpan> others(size_t message, size_t from, size_t to) const {
+    std::optional<TemplateSpan> out;
+    for (size_t i = 0; i < text_.runs.size(); ++i) {
+      const Run& run = text_.runs[i];
+      const size_t begin = std::max(run_begin(text_, i), from);
+      if (run.data < 0 || begin >= std::min(run.end, to)) continue;
+      const bool own = run.data == static_cast<int32_t>(message);
+      if (own && out) return TemplateSpan{out->begin, begin};
+      if (!own && !out) out = {begin, to};
+    }
+    return out;
+  }
+
+  // The messages that say something in [from, to).
+  std::set<size_t> speakers(size_t from, size_t to) const {
+    std::set<size_t> out;
+    for (size_t i = 0; i < text_.runs.size(); ++i)
+      if (text_.runs[i].data >= 0 && std::max(run_begin(text_, i), from) < text_.runs[i].end &&
+          run_begin(text_, i) < to)
+        out.insert(static_cast<size_t>(text_.runs[i].data));
     return out;
   }
 
@@ -103,7 +130,7 @@ class Finder {
       span.message_index = i;
       span.begin = full_.behind_others(i, begin_of(i), data_begin(i));
       span.end = end_of(i, span.begin);
-      out.push_back(span);
+      add_own_parts(span, out);
     }
     std::sort(out.begin(), out.end(),
               [](const auto& a, const auto& b) { return a.begin < b.begin; });
@@ -118,6 +145,52 @@ class Finder {
     fail(ErrorCode::kUnsupported, template_.where(), ": cannot tell which text of message ",
          message, " the model writes itself: ", why,
          "; put {% generation %} … {% endgeneration %} around it in the template");
+  }
+
+  // A template may write what tools answer into the turn that calls them, between its calls and
+  // its words. Which pieces are the model's is seen where the conversation lacks the others'
+  // messages: what stands there too.
+  void add_own_parts(const AssistantSpan& turn, std::vector<AssistantSpan>& out) const {
+    const size_t message = turn.message_index;
+    if (!full_.others(message, turn.begin, turn.end)) return out.push_back(turn);
+    std::set<size_t> others = full_.speakers(turn.begin, turn.end);
+    others.erase(message);
+    const std::optional<Traced> alone = without(others);
+    const size_t there =
+        message - static_cast<size_t>(std::distance(others.begin(), others.lower_bound(message)));
+    size_t seen = 0;  // of alone
+    for (size_t at = turn.begin; at < turn.end;) {
+      const auto next = full_.others(message, at, turn.end);
+      const size_t stop = next ? next->begin : turn.end;
+      if (const auto own = full_.data(message, {at, stop})) {
+        size_t end = next ? own->end : turn.end;
+        if (alone) {
+          const auto words = alone->data(there, {seen, alone->text().size()});
+          size_t same = 0;
+          while (words && own->begin + same < stop && words->begin + same < alone->text().size() &&
+                 full_.text()[own->begin + same] == alone->text()[words->begin + same])
+            ++same;
+          const size_t border = full_.last_border(own->begin, own->begin + same);
+          if (border == own->begin || next) end = border;
+          if (words) seen = words->begin + (border - own->begin);
+        }
+        if (end > own->begin) out.push_back({at, end, message});
+      }
+      at = next ? next->end : turn.end;
+    }
+  }
+
+  // The conversation without some of its messages; nothing where the template refuses that.
+  std::optional<Traced> without(const std::set<size_t>& messages) const {
+    TemplateInput input = input_;
+    input.messages = Json::array();
+    for (size_t i = 0; i < input_.messages.size(); ++i)
+      if (!messages.contains(i)) input.messages.push_back(input_.messages[i]);
+    try {
+      return Traced(ChatTemplateAccess::render(template_, input), input.messages.size());
+    } catch (const Error&) {
+      return std::nullopt;
+    }
   }
 
   // The conversation before a turn, as a prompt for it.
@@ -235,6 +308,8 @@ class Finder {
     // Pieces of the prompt come first: the turn may share more text with it by accident.
     size_t border = before.last_border(from, from + same) - from;
     if (border == 0) border = full_.last_border(region.begin, region.begin + same) - region.begin;
+    // A turn that goes on in the one before it begins with its own words, behind no header.
+    if (border == 0 && limit == region.begin && limit < region.end) return limit;
     if (border == 0)
       undetermined(message,
                    cat("its turn does not begin like the generation prompt \"", header, "\""));
