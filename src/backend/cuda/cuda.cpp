@@ -29,8 +29,9 @@ std::string find_problem() {
   if (status == cudaErrorInsufficientDriver)
     return cat("the NVIDIA driver knows CUDA ", driver / 1000, ".", driver % 1000 / 10,
                ", this binary needs ", CUDART_VERSION / 1000, ".0; update the driver");
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+    return "the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)";
   if (status != cudaSuccess) return cat("CUDA did not start: ", cudaGetErrorString(status));
-  if (count == 0) return "the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)";
   cudaDeviceProp p{};
   if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return "the GPU does not answer";
   if (p.major < 8)
