@@ -120,6 +120,17 @@ size_t columns_of(std::string_view utf8) {
   return columns;
 }
 
+std::string_view fitting(std::string_view utf8, size_t columns) {
+  size_t used = 0, end = 0;
+  while (end < utf8.size()) {
+    const unicode::Utf8Char next = unicode::first_char(utf8.substr(end));
+    used += unicode::columns(next.code);
+    if (used > columns) break;
+    end += next.length;
+  }
+  return utf8.substr(0, end);
+}
+
 std::string visible(std::string_view text, bool keep_newlines) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -26,8 +26,10 @@ std::optional<int64_t> parse_size(std::string_view text);
 // The word as a shell reads it back.
 std::string shell_quote(const std::string& word);
 
-// Characters that a terminal shows, each counted as one column (two for wide ones is ignored).
+// Columns that a terminal needs for it: two for a wide character, none for a combining one.
 size_t columns_of(std::string_view utf8);
+// The longest beginning of whole characters that needs at most `columns`.
+std::string_view fitting(std::string_view utf8, size_t columns);
 // Control characters as they are written in C, so that a text from a file cannot drive a terminal;
 // those of U+0080 to U+009F too, which are two bytes each. `text` is whole characters.
 std::string visible(std::string_view text, bool keep_newlines = false);

@@ -152,6 +152,13 @@ struct Line {
     return characters[i] == "\n" ? "↵" : characters[i] == "\t" ? "→" : visible(characters[i]);
   }
 
+  // The whole line, on as many rows as it takes: what was said stays on the screen.
+  void show_all(const std::string& prompt) const {
+    std::string out = "\r\x1b[K" + prompt;
+    for (size_t i = 0; i < characters.size(); ++i) out += shown(i);
+    std::fputs(out.c_str(), stdout);
+  }
+
   // Shows as much of the line around the cursor as one row has room for.
   void draw(const std::string& prompt) const {
     const size_t room =
@@ -250,8 +257,7 @@ LineReader::Result LineReader::edit(const std::string& prompt, std::string& text
     } else if (pasting) {
       line.insert(byte == '\r' ? "\n" : keys.character(byte));
     } else if (byte == '\r' || byte == '\n') {
-      line.cursor = line.characters.size();
-      line.draw(prompt);
+      line.show_all(prompt);
       return end(Result::kLine);
     } else if (byte == control('C')) {
       return end(Result::kInterrupted);

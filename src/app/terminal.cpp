@@ -79,16 +79,7 @@ size_t Output::live_columns() { return static_cast<size_t>(std::max(terminal_col
 
 void Output::live(const std::string& line) {
   if (!live_) return;
-  const size_t room = live_columns();
-  std::string shown;
-  size_t used = 0;
-  for (char c : line) {
-    bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    if (starts && used == room) break;
-    used += starts;
-    shown += c;
-  }
-  std::fprintf(people_, "\r%s\x1b[K", shown.c_str());
+  std::fprintf(people_, "\r%s\x1b[K", std::string(fitting(line, live_columns())).c_str());
   std::fflush(people_);
   showing_ = true;
 }

@@ -16,15 +16,9 @@ namespace {
 constexpr size_t kSamplesShown = 3;
 
 std::string shortened(const std::string& text, size_t columns) {
-  std::string out;
-  size_t used = 0;
-  for (char c : visible(text)) {
-    bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    if (starts && used == columns) return out + sign("…", "...");
-    used += starts;
-    out += c;
-  }
-  return out;
+  const std::string shown = visible(text);
+  const std::string_view part = fitting(shown, columns);
+  return part.size() == shown.size() ? shown : cat(part, sign("…", "..."));
 }
 
 std::string padded_right(std::string text, size_t width) {

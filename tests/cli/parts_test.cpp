@@ -30,6 +30,11 @@ TEST(Format, Columns) {
   EXPECT_EQ(columns_of("\u6f22\u5b57"), 4u);
   EXPECT_EQ(columns_of("\U0001f44d"), 2u);
   EXPECT_EQ(columns_of("e\u0301"), 1u);
+  EXPECT_EQ(fitting("abc", 3), "abc");
+  EXPECT_EQ(fitting("abc", 2), "ab");
+  EXPECT_EQ(fitting("\u6f22\u5b57", 3), "\u6f22");
+  EXPECT_EQ(fitting("e\u0301x", 1), "e\u0301");
+  EXPECT_EQ(fitting("\u6f22", 1), "");
 }
 
 TEST(Format, ForPeople) {

@@ -420,6 +420,11 @@ TEST_F(Run, ChatInATerminal) {
   chat.wait_for("\ufffd");
   chat.wait_for("\x1b[?2004l");
   chat.wait_for("> ");
+  const std::string message(90, 'x');  // more than a row has room for: all of it stays to be read
+  chat.type(message + "\r");
+  chat.wait_for("> " + message + "\r");
+  chat.wait_for("\x1b[?2004l");
+  chat.wait_for("> ");
   chat.type("\x04");
   EXPECT_EQ(chat.end(), 0);
 }
