@@ -94,6 +94,7 @@ details { margin-top: 16px; }
 summary { cursor: pointer; color: var(--soft); font-size: 14px; }
 .bar { display: block; width: 100%; height: 20px; border-radius: 6px; margin-bottom: 10px; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 8px; }
+@media (max-width: 620px) { th, td { padding-right: 6px; } .key { margin-right: 4px; } }
 .m1 { fill: var(--m1); background: var(--m1); } .m2 { fill: var(--m2); background: var(--m2); }
 .m3 { fill: var(--m3); background: var(--m3); } .m4 { fill: var(--m4); background: var(--m4); }
 .m5 { fill: var(--m5); background: var(--m5); } .m6 { fill: var(--m6); background: var(--m6); }
