@@ -60,11 +60,10 @@ void add_train_flags(Args& args, TrainFlags& flags) {
             "Keep the model's shape and tokenizer, and start from random weights.");
   add_data_flags(args, flags.data);
 
-  args.number(
-          "--val-split", o.val_split, "X",
-          "Without a valid file: hold out this share of the rows (from 1 on: so many), drawn by "
-          "--seed.",
-          kNotNegative)
+  args.number("--val-split", o.val_split, "X",
+              "Without a valid file: hold out this share of the rows (1 or more: that many rows), "
+              "drawn by --seed.",
+              kNotNegative)
       .shown("0");
 
   args.group("Adapter");
@@ -132,11 +131,12 @@ void add_train_flags(Args& args, TrainFlags& flags) {
                {.min = 0});
   args.number("--early-stop-delta", o.early_stop_delta, "X",
               "A loss is lower when it is so by more than this.", kNotNegative);
-  args.flag("--keep-best", o.keep_best,
-            "Keep the adapter with the lowest held-out loss: in the folder's best/ on the way, in "
-            "the folder itself at the end.");
+  args.flag(
+      "--keep-best", o.keep_best,
+      "Keep the adapter with the lowest held-out loss: in the folder's best/ during the run, in "
+      "the folder itself at the end.");
   args.integer("--save-every", o.save_every, "N", "Updates between two checkpoints.", {.min = 1});
-  args.flag("--save-numbered", o.save_numbered, "Let every save stay, in step-0000100 and so on.");
+  args.flag("--save-numbered", o.save_numbered, "Keep every save, in step-0000100 and so on.");
   args.text("--save-dtype", o.save_dtype, "TYPE", "Type of the weights that a full training saves.")
       .one_of({"f32", "bf16", "f16"})
       .shown("the model's");

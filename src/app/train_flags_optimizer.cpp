@@ -184,7 +184,7 @@ void add_optimizer_flags(Args& args, TrainFlags& flags) {
             "wsd (constant, then to 0), exponential_decay, step_decay.")
       .one_of({"cosine", "linear", "constant", "cosine_with_restarts", "wsd", "exponential_decay",
                "step_decay"});
-  args.number("--warmup", o.warmup, "N", "Updates in which the rate rises to its height.",
+  args.number("--warmup", o.warmup, "N", "Updates over which the rate rises to its highest.",
               kNotNegative)
       .shown("3 % of the run");
   args.number("--warmup-init", o.warmup_init, "X", "The rate that the warm-up starts from.", kRate);
