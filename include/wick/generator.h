@@ -37,7 +37,7 @@ struct Generation {
   std::vector<int32_t> tokens;
   int64_t prompt_tokens = 0, generated_tokens = 0;
   double prompt_tps = 0, generation_tps = 0, first_token_ms = 0;
-  std::string finish_reason;  // stop, length, cancelled
+  std::string finish_reason;  // stop, length, cancelled; "" of many texts for one not ended
 };
 
 class Generator {
@@ -61,7 +61,8 @@ class Generator {
   Generation complete(const std::string& text, const GenerateOptions& options = {},
                       const OnText& on_text = {}, bool add_special = true);
 
-  // Many rendered or plain texts side by side; results in order.
+  // Many rendered or plain texts side by side; results in order. `on_done` gets each as it ends;
+  // false stops all, and those that have not ended stay empty.
   using OnDone = std::function<bool(size_t index, const Generation& result)>;
   std::vector<Generation> complete_many(const std::vector<std::string>& texts,
                                         const GenerateOptions& options = {},

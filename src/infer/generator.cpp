@@ -89,19 +89,20 @@ TextGenerator::TextGenerator(Backend& backend, const ModelConfig& config, ModelW
       source_(source),
       params_(std::move(params)) {}
 
-void TextGenerator::check_prompt(std::span<const int32_t> prompt,
-                                 const DecodeOptions& options) const {
-  if (prompt.empty()) fail(ErrorCode::kInvalidArgument, "the prompt is empty; give some text");
+void TextGenerator::check_prompt(std::span<const int32_t> prompt, const DecodeOptions& options,
+                                 const std::string& where) const {
+  if (prompt.empty())
+    fail(ErrorCode::kInvalidArgument, where, "the prompt is empty; give some text");
   if (options.max_tokens < 1)
     fail(ErrorCode::kInvalidArgument, "--max-tokens is ", options.max_tokens, ", wanted 1 or more");
   for (int32_t id : prompt)
     if (id < 0 || id >= config_.vocab)
-      fail(ErrorCode::kInvalidArgument, "the prompt has token ", id,
+      fail(ErrorCode::kInvalidArgument, where, "the prompt has token ", id,
            ", but the model's vocabulary "
            "has ",
            config_.vocab, " entries; does the tokenizer belong to this model?");
   if (static_cast<int64_t>(prompt.size()) >= config_.max_positions)
-    fail(ErrorCode::kInvalidArgument, "the prompt has ", prompt.size(),
+    fail(ErrorCode::kInvalidArgument, where, "the prompt has ", prompt.size(),
          " tokens and the model's context ", config_.max_positions, "; shorten it");
 }
 
@@ -213,7 +214,7 @@ std::vector<Decoded> TextGenerator::generate_many(const std::vector<std::vector<
                                                   const OnDone& on_done) {
   int64_t longest = 0;
   for (const auto& prompt : prompts) {
-    check_prompt(prompt, options);
+    check_prompt(prompt, options, cat("text ", &prompt - prompts.data(), " (from 0): "));
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
   slots = std::max<int64_t>(1, std::min(slots, static_cast<int64_t>(prompts.size())));

@@ -60,7 +60,8 @@ class TextGenerator {
 
  private:
   struct Sequence;
-  void check_prompt(std::span<const int32_t> prompt, const DecodeOptions& options) const;
+  void check_prompt(std::span<const int32_t> prompt, const DecodeOptions& options,
+                    const std::string& where = {}) const;
   void make_engine(int64_t slots, int64_t context, const std::function<bool()>& should_stop);
   // Takes `first` and what greedy decoding draws after it, on the device, to the end of the text.
   void walk(Sequence& sequence, const DecodeOptions& options, int32_t first,

@@ -170,6 +170,13 @@ TEST_F(Misuse, NumbersThatAreNone) {
   refuses([&](GenerateOptions& o) { o.logit_bias = {{1, nan}}; });
   refuses([&](GenerateOptions& o) { o.extra_eos_tokens = {"no such token"}; });
   EXPECT_TRUE(generator.complete_many({}).empty());
+  try {
+    generator.complete_many({"x", "", "y"});
+    ADD_FAILURE() << "an empty text";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("text 1 (from 0): the prompt is empty"), std::string::npos)
+        << e.what();
+  }
   GenerateOptions most;
   most.max_tokens = most.top_k = most.min_tokens_to_keep = std::numeric_limits<int64_t>::max();
   most.repetition_context = most.presence_context = most.frequency_context = most.top_k;
