@@ -459,11 +459,9 @@ void Args::apply(Option& option, const std::vector<std::string>& texts) {
     misuse(where, " is empty, wanted ", option.value,
            option.default_text.empty() ? ""
                                        : cat("; leave ", where, " out for ", option.default_text));
-  if (option.kind == OptionKind::kRepeat) {
-    option.set(Json(texts), where);
-    return;
-  }
-  option.set(value_of_text(option.kind, texts.back(), where), where);
+  option.set(option.kind == OptionKind::kRepeat ? Json(texts)
+                                                : value_of_text(option.kind, texts.back(), where),
+             where);
 }
 
 void Args::unknown_flag(const std::string& word) const {
