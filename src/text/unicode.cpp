@@ -4,9 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <vector>
 
 #include "base/check.h"
 
@@ -219,14 +218,33 @@ std::string normal_form(std::string_view text, Form form) {
   auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE |
                                                 (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                                                 (is_compatible(form) ? UTF8PROC_COMPAT : 0));
-  utf8proc_uint8_t* raw = nullptr;
-  utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                       static_cast<utf8proc_ssize_t>(text.size()), &raw, options);
-  std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(raw, &std::free);
-  if (size < 0)
-    fail(ErrorCode::kInternal, "normal form of a text of ", text.size(),
-         " bytes: ", utf8proc_errmsg(size));
-  return std::string(reinterpret_cast<const char*>(raw), static_cast<size_t>(size));
+  auto checked = [&](utf8proc_ssize_t size) {
+    if (size < 0)
+      fail(ErrorCode::kInternal, "normal form of a text of ", text.size(),
+           " bytes: ", utf8proc_errmsg(size));
+    return static_cast<size_t>(size);
+  };
+  constexpr size_t kLongest = 18;  // of a character
+  std::vector<utf8proc_int32_t> codes;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = codes.size();
+    const auto code = static_cast<utf8proc_int32_t>(next_char(text, at));
+    codes.resize(begin + kLongest);
+    codes.resize(begin + std::min(kLongest, checked(utf8proc_decompose_char(
+                                                code, &codes[begin], kLongest, options, nullptr))));
+  }
+  // The library's own way of putting marks in order takes time that grows with their square.
+  auto rank = [](utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; };
+  for (auto first = codes.begin(); first != codes.end();) {
+    const auto last = std::find_if(first, codes.end(), [&](auto code) { return rank(code) == 0; });
+    if (last - first > 1)
+      std::stable_sort(first, last, [&](auto a, auto b) { return rank(a) < rank(b); });
+    first = last == codes.end() ? last : last + 1;
+  }
+  codes.push_back(0);  // the text is written in place, with a zero behind it
+  const auto count = static_cast<utf8proc_ssize_t>(codes.size() - 1);
+  const size_t size = checked(utf8proc_reencode(codes.data(), count, options));
+  return std::string(reinterpret_cast<const char*>(codes.data()), size);
 }
 
 }  // namespace wick::unicode
