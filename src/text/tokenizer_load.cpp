@@ -137,7 +137,8 @@ Json with_special_map(Json config, const Json& special_map) {
 }
 
 // As in transformers, every key that ends in _token names one, and so do the keys of an object
-// extra_special_tokens: a text, or an object with flags beside it. Under a name of the family's own
+// extra_special_tokens, which version 5 saves as model_specific_special_tokens: a text, or an
+// object with flags beside it. Under a name of the family's own
 // only an object that says it is a token is one. Calls each(name, value), the usual names first.
 template <typename Each>
 void for_each_named(const Json& config, Each each) {
@@ -151,8 +152,9 @@ void for_each_named(const Json& config, Each each) {
     if (!usual && key.ends_with("_token") && (value.is_string() || find_member(value, "__type")))
       each(key, value);
   }
-  if (const Json* extra = find_member(config, "extra_special_tokens"); extra && extra->is_object())
-    for (const auto& [key, value] : extra->items()) each(key, value);
+  for (const char* names : {"extra_special_tokens", "model_specific_special_tokens"})
+    if (const Json* extra = find_member(config, names); extra && extra->is_object())
+      for (const auto& [key, value] : extra->items()) each(key, value);
 }
 
 std::map<std::string, std::string> named_tokens(const Json& config) {
@@ -227,12 +229,15 @@ std::vector<AddedToken> read_added_tokens(const Json& tokenizer, const Json& con
   return list.take();
 }
 
-// "chat_template" of a config: a text, which is the default, or a list of {"name", "template"}.
+// "chat_template" of a config: a text, which is the default, a list of {"name", "template"}, or an
+// object of templates by name.
 std::string read_chat_template(const Json& config, const std::string& where,
                                std::string_view name = "default") {
   const Json* source = find_member(config, "chat_template");
   if (!source) return {};
   if (source->is_string()) return name == "default" ? source->get<std::string>() : std::string();
+  if (source->is_object())
+    return get_string(*source, name, cat(where, ": chat_template"), std::string());
   if (!source->is_array())
     fail(ErrorCode::kCorruptFile, where, ": chat_template is ", json_kind(*source),
          ", expected a string or a list of {name, template}");

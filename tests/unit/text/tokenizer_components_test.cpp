@@ -151,14 +151,18 @@ TEST(Tokenizer, TokensThatOnlyTheConfigNamesAreSpecial) {
 }
 
 // As transformers: every key that ends in _token names a special token, and so do the keys of an
-// object extra_special_tokens.
+// objects extra_special_tokens and model_specific_special_tokens.
 TEST(Tokenizer, SpecialTokensByName) {
   Tokenizer t = Tokenizer::from_json(small_tokenizer().dump(), R"({
     "bos_token": null, "eos_token": {"content": "abc"}, "unk_token": "", "image_token": "bc",
-    "num_token": 5, "add_bos_token": true, "extra_special_tokens": {"boi": "ab"}})");
-  EXPECT_EQ(t.special_tokens(),
-            (std::map<std::string, std::string>{
-                {"eos_token", "abc"}, {"unk_token", ""}, {"image_token", "bc"}, {"boi", "ab"}}));
+    "num_token": 5, "add_bos_token": true, "extra_special_tokens": {"boi": "ab"},
+    "model_specific_special_tokens": {"eoi": "c"}})");
+  EXPECT_EQ(t.special_tokens(), (std::map<std::string, std::string>{{"eos_token", "abc"},
+                                                                    {"unk_token", ""},
+                                                                    {"image_token", "bc"},
+                                                                    {"boi", "ab"},
+                                                                    {"eoi", "c"}}));
+  EXPECT_TRUE(t.is_special(*t.id_of("c")));
   EXPECT_TRUE(t.is_special(*t.id_of("bc")));
   EXPECT_TRUE(t.is_special(*t.id_of("ab")));
   EXPECT_EQ(t.bos(), "");
@@ -306,6 +310,8 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   std::filesystem::remove(folder / "chat_template.jinja");
   write_file(folder / "tokenizer_config.json", "{}");
   EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "J");
+  write_file(folder / "tokenizer_config.json", R"({"chat_template": {"default": "by name"}})");
+  EXPECT_EQ(Tokenizer::load(folder).chat_template_source(), "by name");
   write_file(folder / "tokenizer_config.json", R"({"bos_token": "<s>", "unk_token": "b"})");
   EXPECT_EQ(
       Tokenizer::load(folder).special_tokens(),
