@@ -26,6 +26,17 @@ class Traced {
   const std::string& text() const { return text_.text; }
   const TemplateSpan& region(size_t message) const { return regions_[message]; }
 
+  // Takes the text around what a message says, as far as the template handles no other, for its
+  // region: some templates write the last turn behind the loop.
+  void widen_region(size_t message, TemplateSpan words) {
+    TemplateSpan around = {0, text_.text.size()};
+    for (const TemplateSpan& other : regions_) {
+      if (other.end <= words.begin) around.begin = std::max(around.begin, other.end);
+      if (other.begin >= words.end) around.end = std::min(around.end, other.begin);
+    }
+    regions_[message] = around;
+  }
+
   // Where the data of a message begins and ends inside a range; nothing if there is none.
   std::optional<TemplateSpan> data(size_t message, TemplateSpan in) const {
     std::optional<TemplateSpan> out;
@@ -122,9 +133,12 @@ class Finder {
       const Json* role = find_member(input_.messages[i], "role");
       if (!role || !role->is_string() || *role != "assistant") continue;
       if (full_.region(i).begin == full_.region(i).end) {
-        if (full_.data(i, {0, full_.text().size()}))
+        const auto words = full_.data(i, {0, full_.text().size()});
+        if (!words) continue;
+        full_.widen_region(i, *words);
+        const auto before = prompt(i);
+        if (!before || !aligned(i, *before))
           undetermined(i, "its text is written where the template handles no message");
-        continue;
       }
       AssistantSpan span;
       span.message_index = i;

@@ -73,5 +73,19 @@ TEST(Turns, AnAnswerThatGoesOnInTheTurnBeforeItBeginsWithItsWords) {
             (Turns{"One.", " Two.<end>"}));
 }
 
+TEST(Turns, ALastTurnBehindTheLoopIsFoundByItsPrompt) {
+  const std::string source =
+      "{%- set ns = namespace(last='', calls=[]) -%}{%- set rest = messages -%}"
+      "{%- if messages[-1].role == 'assistant' -%}{%- set ns.last = messages[-1].content -%}"
+      "{%- set rest = messages[:-1] -%}{%- endif -%}"
+      "{%- for m in rest -%}{{ '<turn>' + m.role + '|' }}{{ m.content.strip() }}"
+      "{{ '<end>\n' if m.role == 'assistant' else '\n' }}{%- endfor -%}"
+      "{%- if add_generation_prompt or ns.last -%}{{ '<turn>assistant|' }}{{ '<think>' }}"
+      "{%- endif -%}{%- if ns.last -%}{{ ns.last }}{{ '<end>\n\n' }}{%- endif -%}";
+  EXPECT_EQ(trained(source, Json::array({say("user", "hi"), say("assistant", "One."),
+                                         say("user", "and?"), say("assistant", "Two.")})),
+            (Turns{"One.<end>", "Two.<end>"}));
+}
+
 }  // namespace
 }  // namespace wick
