@@ -5,7 +5,7 @@
 #include "api/internal.h"
 #include "base/check.h"
 #include "base/file.h"
-#include "data/row.h"
+#include "data/messages.h"
 #include "model/adapter_start.h"
 #include "model/base_sketch.h"
 #include "model/shapes.h"
@@ -266,11 +266,14 @@ std::string Model::render_chat_json(const std::string& messages_json,
   if (!input.messages.is_array())
     fail(ErrorCode::kInvalidArgument, "messages: got ", json_kind(input.messages),
          ", wanted an array of {\"role\", \"content\"}");
-  for (size_t i = 0; i < input.messages.size(); ++i)
+  for (size_t i = 0; i < input.messages.size(); ++i) {
+    if (!input.messages[i].is_object()) continue;
     if (const Json* content = find_member(input.messages[i], "content");
         content && content->is_array())
       join_text_parts(input.messages[i]["content"], cat("messages[", i, "]"));
-  return impl_->chat_template->render(input).text;
+    drop_empty_members(input.messages[i]);
+  }
+  return render_messages(*impl_->chat_template, input).text;
 }
 
 std::string other_base(const Model::Impl& m, const Adapter& adapter, const std::string& path) {

@@ -23,10 +23,14 @@ std::vector<Prompt> prompts_of(std::string_view text, const std::string& path) {
       return find_member(row, key) ? get_string(row, key, prompt.where) : std::string();
     };
     if (const Json* tools = find_member(row, "tools")) {
-      if (!tools->is_array())
-        fail(ErrorCode::kCorruptFile, prompt.where, ": tools is ", json_kind(*tools),
+      // As in rows of a data set: tables can only hold the list as text, and an empty one is none.
+      const Json list = tools->is_string() ? parse_json(tools->get_ref<const std::string&>(),
+                                                        cat(prompt.where, ": tools"))
+                                           : *tools;
+      if (!list.is_array() && !list.is_null())
+        fail(ErrorCode::kCorruptFile, prompt.where, ": tools is ", json_kind(list),
              ", wanted a list of tools");
-      prompt.tools = *tools;
+      if (!list.empty()) prompt.tools = list;
     }
     // Rows of completions may have messages for a prompt.
     const Json* messages = find_member(row, "messages");

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "data/messages.h"
 #include "data/row.h"
 #include "data/text_problems.h"
 #include "text/unicode.h"

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "data/messages.h"
 
 namespace wick {
 namespace {
@@ -34,7 +35,8 @@ TokenRun tokens_of(const std::vector<Token>& tokens, size_t begin, size_t end) {
 bool writes_calls(const RenderedChat& chat, const AssistantSpan& span, const Json& message) {
   const Json* calls = find_member(message, "tool_calls");
   if (calls == nullptr || span.message_index >= chat.messages.size()) return true;
-  const TemplateSpan& turn = chat.messages[span.message_index];
+  TemplateSpan turn = chat.messages[span.message_index];
+  if (turn.begin == turn.end) turn = {span.begin, span.end};
   std::string_view text = std::string_view(chat.text).substr(turn.begin, turn.end - turn.begin);
   for (const Json& call : *calls) {
     const Json* function = find_member(call, "function");
@@ -193,24 +195,6 @@ Example RowEncoder::encode_text(const RowContent& content, std::vector<DataIssue
   return example;
 }
 
-RenderedChat RowEncoder::render(TemplateInput& input) const {
-  try {
-    return template_->render(input);
-  } catch (const Error&) {
-    bool changed = false;
-    TemplateInput filled = input;
-    for (Json& message : filled.messages) {
-      if (find_member(message, "content") != nullptr) continue;
-      message["content"] = "";
-      changed = true;
-    }
-    if (!changed) throw;
-    RenderedChat chat = template_->render(filled);
-    input = std::move(filled);
-    return chat;
-  }
-}
-
 Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const {
   TemplateInput input;
   input.messages = std::move(content.messages);
@@ -218,7 +202,7 @@ Example RowEncoder::encode_chat(RowContent&& content, std::vector<DataIssue>& is
   input.extra = options_.chat_template_config;
   input.special_tokens = tokenizer_.special_tokens();
   input.date = options_.date;
-  RenderedChat chat = render(input);
+  RenderedChat chat = render_messages(*template_, input);
   for (const std::string& token : tokenizer_.tokens_beyond())
     if (chat.text.find(token) != std::string::npos)
       issues.push_back({DataIssueKind::kOther, "", kWholeFile,

@@ -11,11 +11,6 @@
 
 namespace wick {
 
-// Content in parts, as chat APIs write it, becomes their text: templates of text models know
-// strings alone, and given a list some fail, some write nothing, some write the list itself.
-// Throws: kCorruptFile, beginning with `where`, for a part that is no text.
-void join_text_parts(Json& content, const std::string& where);
-
 // A list in a field of a table, which can only hold it as text. Throws: kCorruptFile.
 Json parse_field(const std::string& text, const std::string& where);
 
@@ -57,8 +52,6 @@ class RowEncoder {
   // row.cpp
   Example encode_text(const RowContent& content, std::vector<DataIssue>& issues) const;
   Example encode_chat(RowContent&& content, std::vector<DataIssue>& issues) const;
-  // Makes contents that are null "" in `input` where the template fails without.
-  RenderedChat render(TemplateInput& input) const;
   bool is_stop(int32_t id) const;
   // The token that ends the turn of `span`, whose tokens are [first, last).
   std::optional<size_t> stop_of_turn(const RenderedChat& chat, const std::vector<Token>& tokens,

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "data/messages.h"
 #include "data/row.h"
 
 namespace wick {
@@ -32,20 +33,6 @@ const std::string& want_string(const Json& value, std::string_view key) {
   return value.get_ref<const std::string&>();
 }
 
-// Arguments as a string that holds an object become that object.
-void open_arguments(Json& call) {
-  Json* function = member(call, "function");
-  Json& holder = function != nullptr ? *function : call;
-  Json* arguments = member(holder, "arguments");
-  if (arguments == nullptr || !arguments->is_string()) return;
-  try {
-    Json parsed = parse_json(arguments->get_ref<const std::string&>(), "arguments");
-    if (parsed.is_object()) *arguments = std::move(parsed);
-  } catch (const Error&) {
-    // Not JSON: some templates take free text here.
-  }
-}
-
 void check_message(Json& message, size_t index, std::string_view key) {
   auto where = [&] { return cat(key, "[", index, "]"); };
   if (!message.is_object())
@@ -70,22 +57,16 @@ void check_message(Json& message, size_t index, std::string_view key) {
     if (!calls->is_array())
       fail(ErrorCode::kCorruptFile, where(), ".tool_calls is ", json_kind(*calls),
            ", expected an array");
-    for (Json& call : *calls) {
+    for (const Json& call : *calls)
       if (!call.is_object())
         fail(ErrorCode::kCorruptFile, where(), ".tool_calls has ", json_kind(call),
              ", expected objects");
-      open_arguments(call);
-    }
   }
   const bool has_calls = calls != nullptr && !calls->empty();
   if (content == nullptr && !has_calls)
     fail(ErrorCode::kCorruptFile, where(), " has no \"content\"",
          *role == "assistant" ? " and no \"tool_calls\"" : "");
-  // Tables and chat APIs write every member of every message; templates take what is there as
-  // meant. Some tell a content of null from none.
-  if (calls != nullptr && !has_calls) *calls = nullptr;
-  for (auto it = message.begin(); it != message.end();)
-    it = it->is_null() && it.key() != "content" ? message.erase(it) : std::next(it);
+  drop_empty_members(message);
 }
 
 void check_messages(Json& messages, std::string_view key) {
@@ -116,20 +97,6 @@ Json message_of(const char* role, std::string content) {
 }
 
 }  // namespace
-
-void join_text_parts(Json& content, const std::string& where) {
-  std::string text;
-  for (const Json& part : content) {
-    const Json* words = find_member(part, "text");
-    const Json* type = find_member(part, "type");
-    if (words == nullptr || !words->is_string() || (type != nullptr && *type != "text"))
-      fail(ErrorCode::kCorruptFile, where, ".content has a part ",
-           type != nullptr ? cat("of type ", dump_json(*type)) : "without a type",
-           "; wick reads text: {\"type\": \"text\", \"text\": …}");
-    text += words->get_ref<const std::string&>();
-  }
-  content = std::move(text);
-}
 
 Json parse_field(const std::string& text, const std::string& where) {
   try {

@@ -83,7 +83,8 @@ struct AssistantSpan {
 // The trained spans of every assistant message of `input`, in order of the text: from the end of
 // the generation prompt to the end of the stop token that the template writes, without the white
 // space after it. Reasoning wrappers and tool calls that the template writes for the turn are
-// inside.
+// inside; what tools answer, where it writes that into the turn, is not, and the turn has several
+// spans then.
 //
 // Where the template has {% generation %} blocks they are the answer. Elsewhere it is found from
 // provenance, not from lengths: the evaluator knows for every byte of the output which message's

@@ -221,6 +221,28 @@ TEST(Devices, NamesAtLeastTheCpu) {
   }
 }
 
+// Prompts are read as the rows of a data set are.
+TEST_F(Text, PromptsWithToolCallsAsChatApisAndTablesWriteThem) {
+  folder_.write("model/chat_template.jinja",
+                "{% for m in messages %}{% if m.tool_calls is defined %}"
+                "{{ m.tool_calls[0].function.arguments.x }}{% else %}{{ m.content }}{% endif %}"
+                "{% endfor %}{{ 'none' if tools is none else tools[0].name }}");
+  auto prompt = [](const std::string& arguments, const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": "ab", "tool_calls": )" + more +
+           R"(}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", )"
+           R"("arguments": )" +
+           arguments + R"(}}]}, {"role": "tool", "content": "c"}])";
+  };
+  const std::string file = folder_.write(
+      "p.jsonl", prompt(R"({"x": "defg"})", "null") + R"(, "tools": [{"name": "tool"}]})" + "\n" +
+                     prompt(R"("{\"x\": \"defg\"}")", "[]") +
+                     R"(, "tools": "[{\"name\": \"tool\"}]"})" + "\n" +
+                     prompt(R"("{\"x\": \"defg\"}")", "null") + R"(, "tools": []})" + "\n");
+  const CliResult r = wick({"generate", "--model", model_, "--prompts", file, "-m", "1", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const Json& line : r.lines()) EXPECT_EQ(line["prompt_tokens"], 11) << line;
+}
+
 // A conversation that was trained without a further system message is answered without one.
 TEST_F(Text, WhatASystemPromptIsAddedTo) {
   auto generate = [&](const std::string& messages, std::vector<std::string> more) {

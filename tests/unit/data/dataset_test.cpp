@@ -154,6 +154,25 @@ TEST_F(DataTest, ToolCallsMayBeFlatAndTheirArgumentsFreeText) {
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n【f 2 + 2<|im_end|>】\n");
 }
 
+TEST_F(DataTest, ArgumentsThatTheTemplateJoinsToATextStayTheTextThatTheyAre) {
+  const char* joins =
+      "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}"
+      "{% for call in m.tool_calls or [] %}{{ call.name + ' ' + call.arguments }}{% endfor %}"
+      "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  for (const char* content : {"null", R"("")"})
+    EXPECT_EQ(marks(std::string(R"({"messages": [{"role": "user", "content": "a"},
+                        {"role": "assistant", "tool_calls":
+                         [{"name": "f", "arguments": "{\"x\":1}"}], "content": )") +
+                        content + "}]}",
+                    joins),
+              "<|im_start|>user\na<|im_end|>\n"
+              "<|im_start|>assistant\n【f {\"x\":1}<|im_end|>】\n");
+  // Where it fails either way, the reason is that of objects.
+  refused(one_line(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+                       "content": "", "tool_calls": [{"name": 1, "arguments": "{\"x\": 1}"}]}]})"),
+          {"unsupported operand"}, joins);
+}
+
 TEST_F(DataTest, ContentMayBeNullForTemplatesThatWantAString) {
   const char* strict =
       "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}"
