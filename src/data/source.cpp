@@ -142,25 +142,34 @@ class Reader {
   void array() {
     size_t at = text_.find('[') + 1;
     int64_t line = 1 + count_lines(0, at);
-    bool first = true;
+    // Each is looked for up to the end of the file.
+    constexpr int kMostTorn = 100;
+    int torn_rows = 0;
+    bool first = true, torn = false;
+    std::string_view whole;  // the last row that was
     while (true) {
       skip_space(at, line);
       if (at >= text_.size()) return bad(line, "the array is not closed", {});
       if (text_[at] == ']') break;
-      if (!first) {
-        if (text_[at] != ',')
-          return bad(line,
-                     cat("'", text_[at], "' after an element of the array, wanted ',' or ']'"), {});
+      if (!first && text_[at] == ',') {
         ++at;
         skip_space(at, line);
         if (at < text_.size() && text_[at] == ']') {
           bad(line, "a comma before the end of the array", {});
           break;
         }
+      } else if (!first && !torn) {
+        bad(line, cat("'", text_[at], "' after an element of the array, wanted ',' or ']'"), {});
+        if (text_[at] != '{') return;
       }
       first = false;
-      const size_t end = element_end(at);
+      size_t end = element_end(at);
+      const size_t torn_at = torn_rows < kMostTorn ? torn_end(at, end, whole) : end;
+      torn = torn_at < end;
+      torn_rows += torn;
+      end = torn_at;
       const int64_t begins = line;
+      if (!torn) whole = text_.substr(at, end - at);
       json(begins, text_.substr(at, end - at));
       line += count_lines(at, end);
       at = end;
@@ -253,6 +262,8 @@ class Reader {
         what.erase(0, place.size() + 1);
       else if (what.starts_with(place))
         what = "column " + what.substr(place.size());
+      else if (what.starts_with(where_ + ":"))
+        what = "in line " + what.substr(where_.size() + 1);
       return functions_.bad(line, what, text);
     }
     if (functions_.repeated && !parser_.repeated_key().empty())
@@ -268,6 +279,40 @@ class Reader {
   void skip_space(size_t& at, int64_t& line) const {
     for (; at < text_.size() && kWhiteSpace.find(text_[at]) != std::string_view::npos; ++at)
       line += text_[at] == '\n';
+  }
+
+  // The next line within [at, end) that begins with a bracket, as far from its left edge as `at`
+  // is; `end` without one.
+  size_t next_like(size_t at, size_t end) const {
+    if (text_.substr(at, end - at).find('\n') == std::string_view::npos) return end;
+    const size_t before = at > 0 ? text_.rfind('\n', at - 1) : std::string_view::npos;
+    const size_t left = before == std::string_view::npos ? 0 : before + 1, column = at - left;
+    if (text_.substr(left, column).find_first_not_of(kWhiteSpace) != std::string_view::npos)
+      return end;
+    for (size_t line = text_.find('\n', at); line < end; line = text_.find('\n', line + 1)) {
+      const size_t next = text_.find_first_not_of(" \t", line + 1);
+      if (next < end && next - line - 1 == column && text_[next] == '{') return next;
+    }
+    return end;
+  }
+
+  // Where the row that begins at `at` ends: at `end`, or before the next row that stands as it
+  // does where a bracket or quote is missing, so that it takes no other row with it. `whole` is a
+  // row as they are written: one that has such lines inside tells nothing.
+  size_t torn_end(size_t at, size_t end, std::string_view whole) {
+    const size_t next = next_like(at, end);
+    if (next == end) return end;
+    if (!whole.empty()) {
+      const auto from = static_cast<size_t>(whole.data() - text_.data());
+      if (next_like(from, from + whole.size()) < from + whole.size()) return end;
+    }
+    try {
+      parser_.parse(text_.substr(at, end - at), where_, 1);
+      return end;
+    } catch (const Error&) {
+    }
+    const size_t last = text_.find_last_not_of(kWhiteSpace, next - 1);
+    return text_[last] == ',' ? last : last + 1;
   }
 
   // Behind the value that begins at `at`, by brackets and quotes alone.

@@ -147,6 +147,38 @@ TEST(JsonArray, LinesOfElements) {
   EXPECT_EQ(read(" [ ] ", RowFileKind::kJsonArray).rows.size(), 0u);
 }
 
+// Of a row that is cut short, has a quote too few or no comma behind it: the others are read.
+TEST(JsonArray, ATornRowTakesNoOtherWithIt) {
+  Read r =
+      read("[\n{\"n\": 2},\n{\"n\": \"3},\n{\"n\": 4},\n{\"n\": [\n{\"n\": 6}\n{\"n\": 7}\n]\n",
+           RowFileKind::kJsonArray);
+  std::vector<int64_t> rows, bad;
+  for (const auto& [line, row] : r.rows) {
+    EXPECT_EQ(row["n"], line);
+    rows.push_back(line);
+  }
+  for (const auto& [line, what] : r.bad) bad.push_back(line);
+  EXPECT_EQ(rows, (std::vector<int64_t>{2, 4, 6, 7}));
+  EXPECT_EQ(bad, (std::vector<int64_t>{3, 5, 7}));
+
+  // As json.dumps writes it with an indent; the row that is torn names the line of the fault.
+  r = read(
+      "[\n  {\n    \"a\": [\n      {\"n\": 1}\n    ]\n  },\n  {\n    \"a\": \"\n  },\n  {\n    "
+      "\"a\": 2\n  }\n]",
+      RowFileKind::kJsonArray);
+  ASSERT_EQ(r.rows.size(), 2u);
+  EXPECT_EQ(r.rows[1].first, 10);
+  ASSERT_EQ(r.bad.size(), 1u);
+  EXPECT_EQ(r.bad[0].first, 7);
+  EXPECT_TRUE(r.bad[0].second.starts_with("in line 8:")) << r.bad[0].second;
+
+  // Rows whose own parts stand as far left as they do show no place to go on at.
+  const std::string flat = "{\n\"a\": [\n{\n\"n\": 1\n}\n]\n}";
+  r = read("[\n" + flat + ",\n{\n\"a\": [\n{\n\"n\": \"\n}\n]\n},\n" + flat + "]",
+           RowFileKind::kJsonArray);
+  EXPECT_EQ(r.rows.size(), 1u);
+}
+
 TEST(RowFiles, KindByNameAndFirstByte) {
   EXPECT_EQ(row_file_kind("a.csv", ""), RowFileKind::kCsv);
   EXPECT_EQ(row_file_kind("a.CSV", ""), RowFileKind::kCsv);
