@@ -177,6 +177,10 @@ class ExampleSet::Loader {
   }
 
   [[noreturn]] static void fail_empty(const std::string& file) {
+    std::error_code none;
+    if (fs::is_fifo(file, none))
+      fail(ErrorCode::kInvalidArgument, file,
+           ": no rows come from this pipe, which can be read once; write them into a file");
     const RowFileKind kind = row_file_kind(file, {});
     const bool table = kind == RowFileKind::kCsv || kind == RowFileKind::kTsv;
     fail(ErrorCode::kInvalidArgument, file, ": the data set is empty; wanted is ",

@@ -2,6 +2,7 @@
 #include "data/source.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
 #include <set>
@@ -218,6 +219,24 @@ class Sources : public DataTest {
   }
   fs::path folder_;
 };
+
+// As in --data <(command), where a second look finds nothing.
+TEST_F(Sources, APipeIsReadOnce) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const std::string text = rows(0, 3), path = cat("/dev/fd/", ends[0]);
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  EXPECT_EQ(read_all({{path}}).size(), 3);
+  try {
+    read_all({{path}});
+    ADD_FAILURE() << "rows come from an empty pipe";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("this pipe, which can be read once"), std::string::npos)
+        << e.what();
+  }
+  ::close(ends[0]);
+}
 
 TEST_F(Sources, FormatsAndSplitNames) {
   write("a/train.csv", "text\none\n");
