@@ -7,13 +7,30 @@
 
 namespace wick::cuda {
 
+namespace {
+
+// What a person can do about it.
+const char* advice(cudaError_t status) {
+  switch (status) {
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorInsufficientDriver:
+      return "; update the NVIDIA driver, or use --device cpu";
+    case cudaErrorDevicesUnavailable:
+      return "; end the process that holds the GPU, or use --device cpu";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
 void succeed(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
   const ErrorCode code =
       status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDevice;
   fail(code, "the GPU could not ", what, ": ", cudaGetErrorString(status), " (",
-       cudaGetErrorName(status), ")");
+       cudaGetErrorName(status), ")", advice(status));
 }
 
 DeviceBuffer::DeviceBuffer(size_t bytes, cudaStream_t stream) : bytes_(bytes) {

@@ -7,7 +7,9 @@
 #include <iostream>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/memory.h"
 #include "unit/backend/cuda/card.h"
+#include "wick/error.h"
 
 namespace wick {
 namespace {
@@ -30,6 +32,23 @@ TEST(CudaProblem, IsNamed) {
   small.major = 7;
   small.minor = 5;
   EXPECT_EXIT(say_problem(small), testing::ExitedWithCode(0), "T4 has compute capability 7.5");
+}
+
+TEST(CudaProblem, AFailureSaysWhatToDo) {
+  auto message = [](cudaError_t status) -> std::string {
+    try {
+      cuda::succeed(status, "start a kernel");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(cudaSuccess), "");
+  EXPECT_NE(message(cudaErrorUnsupportedPtxVersion).find("update the NVIDIA driver"),
+            std::string::npos);
+  EXPECT_NE(message(cudaErrorDevicesUnavailable).find("end the process that holds the GPU"),
+            std::string::npos);
+  EXPECT_EQ(message(cudaErrorLaunchFailure).find("--device cpu"), std::string::npos);
 }
 
 }  // namespace
