@@ -35,6 +35,25 @@ int64_t DecoderEngine::cache_bytes() const {
   return bytes;
 }
 
+void DecoderEngine::grow(int64_t context, int64_t tokens) {
+  WICK_DCHECK(slots_ == 1 && tokens <= context_ && context >= context_);
+  // Programs hold what they were compiled with; without them each old buffer goes as soon as it is
+  // copied.
+  buckets_.clear();
+  rope_.reset();
+  const DType type = weights_.compute();
+  const int64_t kept = tokens * config_.kv_width();
+  std::vector<std::byte> rows(static_cast<size_t>(kept) * dtype_bytes(type));
+  for (auto* cache : {&cache_k_, &cache_v_})
+    for (BufferPtr& layer : *cache) {
+      if (kept > 0) backend_.download(*layer, type, 0, kept, rows.data());
+      layer.reset();
+      layer = backend_.allocate(type, context * config_.kv_width());
+      if (kept > 0) backend_.upload(*layer, type, 0, kept, rows.data());
+    }
+  context_ = context;
+}
+
 DecoderPlanOptions DecoderEngine::bucket_options(const Backend& backend, ParamSource source,
                                                  int64_t slots, int64_t context, int64_t tokens,
                                                  Tail tail) {

@@ -46,6 +46,9 @@ class DecoderEngine {
   int64_t context() const { return context_; }
   int64_t vocab() const { return config_.vocab; }
   int64_t cache_bytes() const;
+  // To a larger context; of the cache the first `tokens` stay. Requires: one slot. After an error
+  // it cannot be used any more.
+  void grow(int64_t context, int64_t tokens);
 
   // Asked between the chunks of a run: whether whoever waits wants no more of it.
   void stop_when(std::function<bool()> asked) { stop_ = std::move(asked); }

@@ -114,6 +114,11 @@ int64_t TextGenerator::context_for(const ModelConfig& config, int64_t tokens) {
 void TextGenerator::make_engine(int64_t slots, int64_t context,
                                 const std::function<bool()>& should_stop) {
   context = context_for(config_, context);
+  if (engine_ && slots == 1 && engine_->slots() == 1 && engine_->context() < context) {
+    std::unique_ptr<DecoderEngine> grown = std::move(engine_);
+    grown->grow(context, static_cast<int64_t>(cached_.size()));
+    engine_ = std::move(grown);
+  }
   if (!engine_ || engine_->slots() != slots || engine_->context() < context) {
     engine_.reset();
     cached_.clear();

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "infer/decoder_engine.h"
+#include "infer/generator.h"
 #include "infer/sampler.h"
 
 namespace wick {
@@ -317,6 +319,58 @@ TEST(Decode, BackEndsDrawWhatTheHostDraws) {
       engine.walked(kSteps, drawn);
       EXPECT_EQ(drawn, wanted) << device;
     }
+  }
+}
+
+// A cache that grows keeps what it has, to the bit.
+TEST(Decode, ACacheThatGrows) {
+  const ModelConfig config = even_config();
+  for (const std::string& device : backend_names())
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      // The reference computes in f32 whatever the type, and a copy on the host has the type.
+      if (device == "ref" && compute == DType::kBF16) continue;
+      const auto backend = open_backend({.device = device, .threads = 2});
+      ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+      weights.compute_in(compute);
+      std::vector<float> logits[2];
+      for (const bool grows : {false, true}) {
+        DecoderEngine engine(*backend, config, weights, {}, nullptr, 1, grows ? 8 : 40);
+        std::vector<SlotToken> run;
+        for (int32_t i = 0; i < 7; ++i) run.push_back({31 * i, 0, i, i == 6});
+        engine.run(run, logits[grows]);
+        if (grows) engine.grow(40, 7);
+        for (int32_t i = 7; i < 30; ++i) {
+          const SlotToken next{9 * i, 0, i, true};
+          engine.run({&next, 1}, logits[grows]);
+        }
+      }
+      EXPECT_EQ(logits[0], logits[1]) << device << ", " << dtype_name(compute);
+    }
+}
+
+// A conversation's next turn costs its own tokens, also where the cache has become too small.
+TEST(Decode, ALongerConversationIsNotReadAnew) {
+  ModelConfig config = small_config();
+  config.max_positions = 1024;
+  std::string vocab;
+  for (int32_t i = 0; i < config.vocab; ++i) vocab += cat(i ? "," : "", "\"t", i, "\":", i);
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      cat(R"({"model": {"type": "BPE", "merges": [], "vocab": {)", vocab, "}}}"), "", "tokenizer");
+  const auto backend = open_backend({.device = "cpu", .threads = 2});
+  ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
+  TextGenerator generator(*backend, config, weights, tokenizer, {}, nullptr);
+  DecodeOptions options;
+  options.max_tokens = 20;
+  std::vector<int32_t> prompt;
+  for (int32_t turn = 0; turn < 3; ++turn) {
+    const auto before = static_cast<int64_t>(prompt.size());
+    for (int32_t i = 0; i < 230; ++i) prompt.push_back((37 * i + turn) % 300);
+    const Decoded got = generator.generate(prompt, options);
+    // The last token of an answer was never run.
+    EXPECT_EQ(got.reused_tokens, std::max<int64_t>(0, before - 1)) << turn;
+    TextGenerator fresh(*backend, config, weights, tokenizer, {}, nullptr);
+    EXPECT_EQ(got.tokens, fresh.generate(prompt, options).tokens) << turn;
+    prompt.insert(prompt.end(), got.tokens.begin(), got.tokens.end());
   }
 }
 
