@@ -128,6 +128,14 @@ int64_t stretched_positions(const RopeConfig& rope, int64_t positions) {
   return std::max(positions, static_cast<int64_t>(std::min(reach, static_cast<double>(kMany))));
 }
 
+// torch counts a negative one from the end.
+int64_t read_pad_row(const Json& config, int64_t vocab) {
+  const Json* id = find_member(config, "pad_token_id");
+  if (!id || !id->is_number_integer()) return -1;
+  const int64_t row = id->get<int64_t>() + (id->get<int64_t>() < 0 ? vocab : 0);
+  return row >= 0 && row < vocab ? row : -1;
+}
+
 struct Family {
   const char* model_type;
   ModelConfig (*read)(const Json&, const std::string&);
@@ -244,6 +252,7 @@ ModelConfig read_config(const Json& config, const Json& generation_config,
     std::vector<int32_t> bos;
     add_ids(config, "bos_token_id", where, bos);
     if (!bos.empty()) c.bos_id = bos.front();
+    c.pad_row = read_pad_row(config, c.vocab);
     return c;
   }
   std::string all;

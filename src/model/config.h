@@ -38,6 +38,8 @@ struct ModelConfig {
   double initializer_range = 0.02;
   std::vector<int32_t> eos_ids;  // from config.json and generation_config.json
   int32_t bos_id = -1;
+  // The row of the embedding that learns nothing from being looked up, as torch has it; -1: none.
+  int64_t pad_row = -1;
 
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }

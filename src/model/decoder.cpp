@@ -227,9 +227,10 @@ int64_t weight_count(const ModelConfig& config) {
 ValueId record_decoder(Recorder& r, const ModelConfig& c, const DecoderContext& ctx) {
   Weights w(c, ctx);
   const int64_t end = ctx.end_block < 0 ? c.layers : ctx.end_block;
-  ValueId x = ctx.first_block > 0 ? ctx.stream
-                                  : nn::embed(r, ctx.adapter, kEmbedding,
-                                              w(std::string(kEmbedding) + ".weight"), ctx.ids);
+  ValueId x = ctx.first_block > 0
+                  ? ctx.stream
+                  : nn::embed(r, ctx.adapter, kEmbedding, w(std::string(kEmbedding) + ".weight"),
+                              ctx.ids, c.pad_row);
   const int64_t skips_at = ctx.rows != kNone && ctx.skips_rows ? c.layers - 1 : -1;
   const DecoderContext of_last = skips_at >= 0 ? of_rows(r, ctx) : DecoderContext();
   bool all_rows = true;

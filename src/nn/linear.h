@@ -54,9 +54,10 @@ ValueId linear(Recorder& r, const AdapterBinding& binding, const Linear& l, Valu
 ValueId rms_norm(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,
                  ValueId x, float eps);
 
-// ids [T] -> [T, hidden]; `module` as adapters name the table, `table` the base's.
+// ids [T] -> [T, hidden]; `module` as adapters name the table, `table` the base's. What is trained of
+// the row `untrained` of a table, whole or by a pair, gets no gradient; -1: all do.
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
-              ValueId ids);
+              ValueId ids, int64_t untrained = -1);
 
 // x [M, hidden] -> logits [M, vocab] in f32; `module` as adapters name the head, `w` what it is.
 ValueId logits(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId w,

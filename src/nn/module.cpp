@@ -35,13 +35,13 @@ ValueId whole_or(Recorder& r, const AdapterBinding& binding, const std::string& 
 
 // What the adapter adds to the rows y of the table.
 void add_to_rows(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId y,
-                 ValueId ids) {
+                 ValueId ids, int64_t untrained) {
   if (!binding.adapter) return;
   if (const LoraModule* m = binding.adapter->find(module)) {
     ValueId a = r.flat(binding.params, m->a_offset, {m->in, m->rank}, module + ".lora_embedding_A");
     ValueId b =
         r.flat(binding.params, m->b_offset, {m->out, m->rank}, module + ".lora_embedding_B");
-    r.linear_into(y, r.embed(a, ids), b, m->scale);
+    r.linear_into(y, r.embed(a, ids, untrained), b, m->scale);
   }
   if (const std::optional<TokenRows>& t = binding.adapter->tokens()) {
     const int64_t n = t->count();
@@ -116,8 +116,8 @@ ValueId rms_norm(Recorder& r, const AdapterBinding& binding, const std::string& 
 }
 
 ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& module, ValueId table,
-              ValueId ids) {
-  ValueId y = r.embed(whole_or(r, binding, module, table), ids);
+              ValueId ids, int64_t untrained) {
+  ValueId y = r.embed(whole_or(r, binding, module, table), ids, untrained);
   if (binding.lane_has_whole(module)) {
     // The lanes' tables are looked up each for its own rows, in place of the step just recorded.
     r.plan().steps.pop_back();
@@ -126,12 +126,12 @@ ValueId embed(Recorder& r, const AdapterBinding& binding, const std::string& mod
                 Dir::kForward,
                 {whole_or(r, binding.lanes[k], module, table), binding.rows_of_lane(r, k, ids)},
                 {{binding.rows_of_lane(r, k, y)}},
-                {}});
+                EmbedAttr{untrained}});
   }
-  add_to_rows(r, binding, module, y, ids);
+  add_to_rows(r, binding, module, y, ids, untrained);
   for (size_t k = 0; k < binding.lanes.size(); ++k)
     add_to_rows(r, binding.lanes[k], module, binding.rows_of_lane(r, k, y),
-                binding.rows_of_lane(r, k, ids));
+                binding.rows_of_lane(r, k, ids), untrained);
   return y;
 }
 

@@ -7,7 +7,7 @@
 // Outputs are written, accumulated (y += …) or updated in place, as the step's OutMode says; an op
 // supports kAccumulate on an output only where its paragraph says "accumulates".
 //
-// embed        y[t] = table[ids[t]]
+// embed        y[t] = table[ids[t]]; the row attr.untrained gets no gradient by it
 //   fwd  in  table [V, D], ids i32 [T]                      out y [T, D]
 //   bwd  in  dy [T, D], ids                   out dtable [V, D]  accumulates in token order
 //
@@ -204,6 +204,9 @@ enum class Narrow : uint8_t {
   kWords,  // in 15 bits with a scale for every 32 of a row: logits
   kBytes,  // beside codes of 4 bits in 8, with a scale for every 448; beside codes of 8 as words
 };
+struct EmbedAttr {
+  int64_t untrained = -1;  // -1: every row is trained
+};
 struct LinearAttr {
   float scale = 1.0f;
   Narrow narrow = Narrow::kNo;
@@ -270,6 +273,6 @@ struct ColumnNormAttr {
 
 using Attr = std::variant<std::monostate, LinearAttr, NormAttr, RopeAttr, AttentionAttr,
                           GatedActAttr, ScaleAttr, DropoutAttr, HeadAttr, ParamGroups,
-                          PreferenceAttr, KlAttr, ColumnNormAttr>;
+                          PreferenceAttr, KlAttr, ColumnNormAttr, EmbedAttr>;
 
 }  // namespace wick

@@ -10,6 +10,9 @@ namespace {
 struct AttrPrinter {
   std::ostream& out;
   void operator()(std::monostate) const {}
+  void operator()(const EmbedAttr& a) const {
+    if (a.untrained >= 0) out << " untrained=" << a.untrained;
+  }
   void operator()(const LinearAttr& a) const {
     if (a.scale != 1.0f) out << " scale=" << a.scale;
     if (a.narrow != Narrow::kNo) out << (a.narrow == Narrow::kWords ? " words" : " bytes");

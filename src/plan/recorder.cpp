@@ -85,11 +85,11 @@ ValueId Recorder::like(ValueId v, const char* suffix) {
   return temp(derived(v, suffix), of.shape, of.dtype);
 }
 
-ValueId Recorder::embed(ValueId table, ValueId ids) {
+ValueId Recorder::embed(ValueId table, ValueId ids, int64_t untrained) {
   require(shape(table).rank() == 2 && shape(ids).rank() == 1, plan_, Op::kEmbed, {table, ids},
           "table [V, D], ids [T]");
   ValueId y = temp("embed", {shape(ids)[0], shape(table)[1]}, activations_);
-  append({Op::kEmbed, Dir::kForward, {table, ids}, {{y}}, {}});
+  append({Op::kEmbed, Dir::kForward, {table, ids}, {{y}}, EmbedAttr{untrained}});
   return y;
 }
 

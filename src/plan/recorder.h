@@ -33,7 +33,8 @@ class Recorder {
 
   const Shape& shape(ValueId v) const { return plan_.value(v).shape; }
 
-  ValueId embed(ValueId table, ValueId ids);
+  // The row `untrained` of the table gets no gradient; -1: all do.
+  ValueId embed(ValueId table, ValueId ids, int64_t untrained = -1);
   ValueId linear(ValueId x, ValueId w, ValueId bias = kNone, float scale = 1.0f);
   // The same with y in f32, for what is read outside the plan (logits).
   ValueId linear_f32(ValueId x, ValueId w);

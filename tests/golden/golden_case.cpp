@@ -24,8 +24,10 @@ std::vector<T> read_tensor(const SafetensorsFile& file, const std::string& name,
   return out;
 }
 
-ModelConfig load_config(const std::string& folder) {
+// `meta`: expected.json, which may give the model a padding token.
+ModelConfig load_config(const std::string& folder, const Json& meta) {
   ModelFolder files = open_model_folder(folder);
+  if (meta.contains("pad_token_id")) files.config["pad_token_id"] = meta["pad_token_id"];
   return read_config(files.config, files.generation_config, folder);
 }
 
@@ -63,7 +65,7 @@ Case::Case(const std::string& folder, const std::string& model)
     : folder(folder),
       meta(read_json(folder + "/expected.json")),
       expected(folder + "/expected.safetensors"),
-      config(load_config(model)),
+      config(load_config(model, meta)),
       weights(ModelWeights::open(SafetensorsSet::open(model), model, config)),
       adapter(Adapter::load(folder + "/adapter", adaptable_linears(config), adapter_params,
                             meta.value("lora_plus", 1.0f))) {

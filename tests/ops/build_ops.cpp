@@ -10,6 +10,7 @@ namespace wick::ops {
 
 void Builder::embed() {
   int64_t t = size("T"), v = size("V"), d = size("D");
+  c_.attr = EmbedAttr{static_cast<int64_t>(number("untrained", -1))};
   input("table", {v, d});
   ints_by("ids", t, [&](int64_t) { return below(v); });
   output("y", {t, d}, 1);

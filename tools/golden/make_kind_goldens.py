@@ -38,6 +38,7 @@ class Case:
     lora_plus: float = 1.0
     weight_decay: float = base.OPTIMIZER["weight_decay"]
     dropout: float = 0.0
+    pad: int | None = None  # the model's pad_token_id, a token of the rows
     notes: dict = field(default_factory=dict)
 
 
@@ -66,6 +67,12 @@ CASES = [
               target_modules=["q_proj", "k_proj", "v_proj", "down_proj"])),
     Case("embedding", "qwen2_tied", 37,
          dict(r=3, lora_alpha=6, target_modules=["embed_tokens", "v_proj"])),
+    # torch gives the padding token's row no gradient, also where a row of data has that token.
+    Case("embedding_pad", "qwen2_window", 49,
+         dict(r=2, lora_alpha=6, target_modules=["embed_tokens", "q_proj"]), pad=61),
+    Case("whole_pad", "qwen2_tied", 50,
+         dict(r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens"]),
+         pad=33),
     Case("head", "llama_mlp_bias_linear_rope", 40,
          dict(r=3, lora_alpha=6, target_modules=["lm_head", "gate_proj"])),
     Case("head_tied", "qwen2_tied", 41,
@@ -140,9 +147,13 @@ def short(name):
     return re.sub(r"lora_magnitude_vector\.weight$", "lora_magnitude_vector", name)
 
 
+def load_base(case, model_folder):
+    return base.load_base(model_folder, pad_token_id=case.pad)
+
+
 def write_adapter(case, model_folder, folder, gen):
     config = peft.LoraConfig(task_type="CAUSAL_LM", lora_dropout=case.dropout, **case.config)
-    model = peft.get_peft_model(base.load_base(model_folder), config)
+    model = peft.get_peft_model(load_base(case, model_folder), config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if not p.requires_grad:
@@ -197,9 +208,12 @@ def make(case):
     gen = torch.Generator().manual_seed(case.seed)
     write_adapter(case, model_folder, folder, gen)
     model = peft.PeftModel.from_pretrained(
-        base.load_base(model_folder), folder / "adapter", is_trainable=True).eval()
+        load_base(case, model_folder), folder / "adapter", is_trainable=True).eval()
     vocab = model.config.vocab_size
     rows, trained = base.make_rows(vocab, gen)
+    if case.pad is not None:
+        for ids in rows:
+            ids[1::3] = case.pad
     targets = base.shifted_targets(rows, trained)
     longest = max(range(len(rows)), key=lambda i: len(rows[i]))
     out = {"input_ids": torch.cat(rows), "targets": torch.cat(targets),
@@ -219,6 +233,7 @@ def make(case):
     save_file(out, folder / "expected.safetensors")
     base.write_json(folder / "expected.json", {
         "case": case.name, "model": case.model, "seed": case.seed, "lora_plus": case.lora_plus,
+        **({} if case.pad is None else {"pad_token_id": case.pad}),
         "optimizer": dict(base.OPTIMIZER, name="adamw", steps=base.STEPS,
                           weight_decay=case.weight_decay),
         "logits_row": longest, "trained_tokens": int((out["targets"] >= 0).sum()),

@@ -190,9 +190,9 @@ def write_model(case, folder, gen):
     write_json(folder / "config.json", written)
 
 
-def load_base(folder):
+def load_base(folder, **config):
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager")
+        folder, dtype=torch.float32, attn_implementation="eager", **config)
     return model.eval()
 
 

@@ -63,12 +63,14 @@ void embed_bwd(const StepArgs& args) {
     parallel_rows(*args.pool, table.rows, table.cols * 4, [&](int64_t v0, int64_t v1) {
       for (int64_t v = v0; v < v1; ++v) zero_row(table, v);
     });
+  const int64_t untrained = attr<EmbedAttr>(*args.step).untrained;
   constexpr int64_t kStripe = 4 * kLanes;
   with_activation(dy.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     args.pool->parallel((dy.cols + kStripe - 1) / kStripe, [&](int64_t s) HWY_ATTR {
       const int64_t c0 = s * kStripe, c1 = std::min(dy.cols, c0 + kStripe);
       for (int64_t t = 0; t < dy.rows; ++t) {
+        if (ints(ids)[t] == untrained) continue;
         float* to = row<float>(table, ints(ids)[t]);
         for (int64_t c = c0; c < c1; c += kLanes)
           store_part(hn::Add(load_part(to + c, c1 - c), load_part(row<T>(dy, t) + c, c1 - c)),

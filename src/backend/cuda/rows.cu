@@ -43,11 +43,12 @@ constexpr int kScatterThreads = 256, kScatterColumns = 8;  // of a thread
 // their rows in order.
 template <typename T>
 __global__ void __launch_bounds__(kScatterThreads)
-    embed_bwd_kernel(Rows<const T> dy, const int32_t* ids, int tokens, int cols,
+    embed_bwd_kernel(Rows<const T> dy, const int32_t* ids, int tokens, int cols, int64_t untrained,
                      Rows<float> table) {
   __shared__ uint32_t found[kScatterThreads / 32];
   const int t = blockIdx.x, me = threadIdx.x;
   const int32_t id = ids[t];
+  if (id == untrained) return;
   bool seen = false;
   for (int i = me; i < t; i += kScatterThreads) seen |= ids[i] == id;
   if (__syncthreads_or(seen)) return;
@@ -91,7 +92,7 @@ void embed_bwd(const StepArgs& args) {
     using T = std::remove_pointer_t<decltype(type)>;
     embed_bwd_kernel<<<grid, kScatterThreads, 0, queue(args).stream>>>(
         rows<const T>(dy), ints(ids), static_cast<int>(dy.rows), static_cast<int>(dy.cols),
-        rows<float>(table));
+        attr<EmbedAttr>(*args.step).untrained, rows<float>(table));
   });
 }
 

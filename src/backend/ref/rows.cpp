@@ -13,12 +13,12 @@ void clear_unless_accumulating(const Out<S>& out) {
   }
 }
 
-// dx[rows[m]] += dy[m] where rows[m] >= 0, in the order of m.
+// dx[rows[m]] += dy[m] where rows[m] >= 0 and not `but`, in the order of m.
 template <class S>
-void scatter_add(const In<S>& dy, const Ints& rows, const Out<S>& dx) {
+void scatter_add(const In<S>& dy, const Ints& rows, const Out<S>& dx, int64_t but = -1) {
   clear_unless_accumulating(dx);
   for (int64_t m = 0; m < dy.rows; ++m) {
-    if (rows[m] < 0) continue;
+    if (rows[m] < 0 || rows[m] == but) continue;
     for (int64_t d = 0; d < dy.cols; ++d) {
       S& sum = dx.at(rows[m], d);
       sum = static_cast<S>(Sum<S>(sum) + dy(m, d));
@@ -40,7 +40,8 @@ void embed_fwd(const StepArgs& args) {
 
 template <class S>
 void embed_bwd(const StepArgs& args) {
-  scatter_add(In<S>(args.in[0]), Ints(args.in[1]), Out<S>(args, 0));
+  scatter_add(In<S>(args.in[0]), Ints(args.in[1]), Out<S>(args, 0),
+              attr_of<EmbedAttr>(args).untrained);
 }
 
 template <class S>

@@ -230,11 +230,13 @@ TEST(CpuRows, All) {
                            .in = {normal(rng, 7, d, 1, DType::kBF16), ids},
                            .out = {normal(rng, 5, d)}});
   for (OutMode mode : {kWrite, kAdd})
-    check_call("embed_bwd", {.op = Op::kEmbed,
-                             .dir = Dir::kBackward,
-                             .in = {normal(rng, 5, d), ids},
-                             .out = {normal(rng, 7, d)},
-                             .modes = {mode}});
+    for (int64_t untrained : {-1, 4})
+      check_call("embed_bwd", {.op = Op::kEmbed,
+                               .dir = Dir::kBackward,
+                               .attr = EmbedAttr{untrained},
+                               .in = {normal(rng, 5, d), ids},
+                               .out = {normal(rng, 7, d)},
+                               .modes = {mode}});
   Matrix rows = integers({3, -1, 0, 6});
   check_call("gather_rows_fwd",
              {.op = Op::kGatherRows, .in = {normal(rng, 7, d), rows}, .out = {normal(rng, 4, d)}});

@@ -125,6 +125,19 @@ TEST(ModelConfig, StopTokensAreIds) {
                "m/generation_config.json: \"eos_token_id\" has 2.5");
 }
 
+// torch counts a negative one from the end.
+TEST(ModelConfig, ThePaddingTokenIsARowOrNone) {
+  auto row = [](const char* changes) {
+    return read_config(with(changes), {}, "config.json").pad_row;
+  };
+  EXPECT_EQ(row("{}"), -1);
+  EXPECT_EQ(row(R"({"pad_token_id": null})"), -1);
+  EXPECT_EQ(row(R"({"pad_token_id": 0})"), 0);
+  EXPECT_EQ(row(R"({"pad_token_id": -1})"), 98);
+  EXPECT_EQ(row(R"({"pad_token_id": 99})"), -1);
+  EXPECT_EQ(row(R"({"pad_token_id": -100})"), -1);
+}
+
 TEST(ModelConfig, ARelativeIsNotATypingMistake) {
   for (const char* typed : {"qwn3", "qwen33"})
     EXPECT_PRED2(contains, refusal(cat(R"({"model_type": ")", typed, R"("})").c_str()),
