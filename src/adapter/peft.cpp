@@ -266,14 +266,16 @@ LoraModule read_module(const LinearInfo& l, const Found& f, const LoraOptions& o
          f.m->shape.str(), ", this model wants [", l.out, "]; is the adapter for another model?");
   LoraModule m{l};
   m.rank = f.a->shape[0];
-  // The factor alpha / r would be a guess; PEFT refuses such files too.
-  if (const int64_t said = by_pattern(o.rank_pattern, l.module, o.rank, where + ": rank_pattern");
-      said != m.rank)
+  // The factor alpha / r would be a guess; PEFT refuses such files too. PiSSA's start has no more
+  // rows than the weight has singular vectors, and PEFT's factor is still that of the rank given.
+  const int64_t said = by_pattern(o.rank_pattern, l.module, o.rank, where + ": rank_pattern");
+  const int64_t most = o.init == "pissa" ? std::min({said, l.in, l.out}) : said;
+  if (m.rank != most)
     fail(ErrorCode::kCorruptFile, file_name, ": ", l.module, " has lora_A ", f.a->shape.str(),
          ", but ", where, " gives it rank ", said, "; do the two files belong together?");
   const double alpha = by_pattern(o.alpha_pattern, l.module, static_cast<double>(o.alpha),
                                   where + ": alpha_pattern");
-  m.scale = lora_scale(alpha, m.rank, o.rslora);
+  m.scale = lora_scale(alpha, said, o.rslora);
   m.dropout = l.kind == ModuleKind::kEmbedding ? 0.0f : o.dropout;
   return m;
 }
