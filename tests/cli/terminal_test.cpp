@@ -77,7 +77,9 @@ TEST_F(Terminal, TheLiveLineFitsAndSaysTheTimeLeft) {
       const std::string line = text.substr(at + 1, text.find("\x1b[K", at) - at - 1);
       EXPECT_LT(columns(line), static_cast<size_t>(width)) << line;
       EXPECT_TRUE(line.ends_with(" left")) << width << ": " << line;
-      if (width == 200) EXPECT_NE(line.find(" tokens/s"), std::string::npos) << line;
+      if (width == 200) {
+        EXPECT_NE(line.find(" tokens/s"), std::string::npos) << line;
+      }
       at += line.size();
     }
     EXPECT_GT(lines, 0u) << text;
@@ -91,8 +93,9 @@ TEST_F(Terminal, HelpFitsButForItsCommands) {
       for (size_t at = 0; at < text.size();) {
         const size_t end = std::min(text.find("\r\n", at), text.size());
         const std::string line = text.substr(at, end - at);
-        if (!line.starts_with("  wick ") && !line.starts_with("  # "))
+        if (!line.starts_with("  wick ") && !line.starts_with("  # ")) {
           EXPECT_LE(columns(line), static_cast<size_t>(width)) << line;
+        }
         at = end + 2;
       }
     }
