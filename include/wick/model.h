@@ -38,8 +38,8 @@ struct ModelInfo {
   std::string weight_dtype;   // of the largest matrices: f32, bf16, f16, q8g32, q4g64, …
   std::string compute_dtype;  // f32 or bf16
   std::string adapter_path;   // "" if none is attached
-  // Where the adapter was trained on other weights than the model's, as far as its file tells: a
-  // line that says so.
+  // Where the adapter was trained on other weights than the model's, as far as its file tells, or
+  // where its file lacks what its config targets: a line that says so.
   std::string adapter_note;
   int64_t adapter_parameters = 0;
 };

@@ -164,6 +164,9 @@ class Adapter {
   // The base that a loaded adapter's files name, and its sketch (model/base_sketch.h); may be "".
   const std::string& base_model() const { return base_model_; }
   const std::string& base_sketch() const { return base_sketch_; }
+  // Of a loaded adapter: linears of the blocks that its config targets and its file has nothing of.
+  // They stay the base's own, as in PEFT.
+  const std::vector<std::string>& absent() const { return absent_; }
   const LoraModule* find(const std::string& module) const;
   const WholeModule* find_whole(const std::string& module) const;
   // The module is the base's own again. Its numbers keep their place among the parameters.
@@ -189,6 +192,7 @@ class Adapter {
   std::optional<TokenRows> tokens_;
   std::vector<BaseCopy> base_copies_;
   std::string base_model_, base_sketch_;
+  std::vector<std::string> absent_;
   ParamLayout layout_;
   LoraOptions options_;
   std::vector<float> frozen_;

@@ -91,6 +91,44 @@ bool trained_whole(const Json& config, const std::string& module) {
          });
 }
 
+// The names of a field that is a name or a list of names; nothing where one is an expression.
+std::optional<std::vector<std::string>> plain_names(const Json& config, const char* key) {
+  std::vector<std::string> names;
+  const Json* member = find_member(config, key);
+  if (!member || member->is_null()) return names;
+  for (const Json& name : member->is_array() ? *member : Json::array({*member})) {
+    if (!name.is_string() || is_expression(name.get<std::string>())) return std::nullopt;
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+// See Adapter::absent(). Nothing is said of fields that would have to be guessed at.
+std::vector<std::string> find_absent(const Json& config, const Adapter& adapter,
+                                     std::span<const LinearInfo> linears) {
+  const auto targets = plain_names(config, "target_modules");
+  const auto excluded = plain_names(config, "exclude_modules");
+  const Json* layers = find_member(config, "layers_to_transform");
+  const bool some_layers = layers && !layers->is_null();
+  if (!targets || !excluded) return {};
+  auto among = [](const std::vector<std::string>& names, const LinearInfo& l) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name == "all-linear" || module_matches(l.module, name);
+    });
+  };
+  auto chosen = [&](int64_t layer) {
+    if (!some_layers) return true;
+    if (!layers->is_array()) return *layers == layer;
+    return std::find(layers->begin(), layers->end(), Json(layer)) != layers->end();
+  };
+  std::vector<std::string> absent;
+  for (const LinearInfo& l : linears)
+    if (l.kind == ModuleKind::kLinear && l.layer >= 0 && among(*targets, l) &&
+        !among(*excluded, l) && chosen(l.layer) && !adapter.find(l.module))
+      absent.push_back(l.module);
+  return absent;
+}
+
 bool is_float(const TensorInfo& t) {
   return t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16;
 }
@@ -360,6 +398,7 @@ Adapter Adapter::load(const std::filesystem::path& path, std::span<const LinearI
       fail(ErrorCode::kInvalidArgument, file_name, ": adapts ", module,
            ", which this model does not have; is the adapter for another model?");
   refuse_tied_adapters(config, adapter, linears, where);
+  adapter.absent_ = find_absent(config, adapter, linears);
   o.trainable_token_indices = read_tokens(config, where);
   if ((sorted.tokens != nullptr) != !o.trainable_token_indices.empty())
     fail(ErrorCode::kCorruptFile, file_name, ": ", sorted.tokens ? "has" : "has no",

@@ -238,7 +238,7 @@ MergeResult merge_adapter(Engine& engine, const MergeOptions& options) {
   remove_replaced(out);
   MergeResult result;
   result.path = out.string();
-  result.note = other_base(m, adapter, options.adapter_path);
+  result.note = adapter_note(m, adapter, options.adapter_path);
   result.tensors = saved.tensors;
   result.changed = static_cast<int64_t>(write_record(adapter, m, options, out));
   result.bytes = saved.bytes;

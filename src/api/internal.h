@@ -115,9 +115,9 @@ std::vector<EmbeddedFile> embedded_model_files();  // empty in a build without o
 void write_model_files(const Model::Impl& model, const std::filesystem::path& folder,
                        const Json& quantization = nullptr);
 
-// A line where the weights are not those that the adapter was trained on, as far as its file tells;
-// "" where they are, up to rounding, or nothing is known.
-std::string other_base(const Model::Impl& model, const Adapter& adapter, const std::string& path);
+// A line where the weights are not those that the adapter was trained on, up to rounding and as far
+// as its file tells, or where its file lacks what its config targets; else "".
+std::string adapter_note(const Model::Impl& model, const Adapter& adapter, const std::string& path);
 
 // The first matrix whose codes in the model's files are of another kind than `type`, so that
 // quantising to it would make codes of codes.

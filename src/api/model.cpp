@@ -229,7 +229,7 @@ void Model::attach_adapter(const std::string& path) {
   Backend& backend = impl_->backend();
   BufferPtr buffer = backend.allocate(DType::kF32, adapter->param_count());
   backend.upload(*buffer, DType::kF32, 0, adapter->param_count(), params.data());
-  impl_->adapter_note = other_base(*impl_, *adapter, path);
+  impl_->adapter_note = wick::adapter_note(*impl_, *adapter, path);
   impl_->adapter = std::move(adapter);
   impl_->trained.reset();
   impl_->params = std::move(buffer);
@@ -276,12 +276,19 @@ std::string Model::render_chat_json(const std::string& messages_json,
   return render_messages(*impl_->chat_template, input).text;
 }
 
-std::string other_base(const Model::Impl& m, const Adapter& adapter, const std::string& path) {
+std::string adapter_note(const Model::Impl& m, const Adapter& adapter, const std::string& path) {
+  std::string note;
+  if (const std::vector<std::string>& absent = adapter.absent(); !absent.empty()) {
+    note = cat(path, " has nothing for ", absent.front());
+    if (absent.size() > 1) note += cat(" and ", absent.size() - 1, " more");
+    note += ", which its config targets; there the model stays as it is";
+  }
   const double apart = sketch_distance(adapter.base_sketch(), base_sketch(m.config, *m.weights));
-  if (apart == 0) return {};
-  return cat(path, " was trained on other weights", adapter.base_model().empty() ? "" : " (",
-             adapter.base_model(), adapter.base_model().empty() ? "" : ")", " than those of ",
-             m.name(), ", which differ from them by ", std::lround(100 * apart), " %");
+  if (apart == 0) return note;
+  return cat(note, note.empty() ? "" : "; ", path, " was trained on other weights",
+             adapter.base_model().empty() ? "" : " (", adapter.base_model(),
+             adapter.base_model().empty() ? "" : ")", " than those of ", m.name(),
+             ", which differ from them by ", std::lround(100 * apart), " %");
 }
 
 std::optional<MlxTensor> other_codes(const Model::Impl& m, DType type) {

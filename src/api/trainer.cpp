@@ -181,7 +181,7 @@ void Trainer::Impl::declare() {
                                                       static_cast<float>(options.lora_plus_ratio),
                                                       /*to_train=*/true));
     check_init_adapter(options, *adapter, linears);
-    note_other_base(m, *adapter, options.init_adapter);
+    note_adapter(m, *adapter, options.init_adapter);
   } else {
     adapter = std::make_shared<Adapter>(Adapter::create(lora_options(options), linears));
   }

@@ -189,8 +189,8 @@ struct Trainer::Impl {
   Json identity() const;
   void identify_init(Json& identity) const;
   std::string trained_key() const;
-  // Among the messages: other_base(), if it says anything.
-  void note_other_base(const Model::Impl& base, const Adapter& loaded, const std::string& path);
+  // Among the messages: adapter_note(), if it says anything.
+  void note_adapter(const Model::Impl& base, const Adapter& loaded, const std::string& path);
   Json describe_order() const;
   std::string pack_key() const;
   void save_result(const std::string& folder, std::span<const float> params) const;

@@ -102,9 +102,9 @@ PackLimits Trainer::Impl::loss_limits() const {
   return {(longest + 15) / 16 * 16, 0};
 }
 
-void Trainer::Impl::note_other_base(const Model::Impl& base, const Adapter& loaded,
-                                    const std::string& path) {
-  if (const std::string note = other_base(base, loaded, path); !note.empty())
+void Trainer::Impl::note_adapter(const Model::Impl& base, const Adapter& loaded,
+                                 const std::string& path) {
+  if (const std::string note = adapter_note(base, loaded, path); !note.empty())
     messages.push_back("warning: " + note);
 }
 
@@ -133,7 +133,7 @@ ReferenceModel Trainer::Impl::open_beside(const char* flag, const std::string& p
   if (!with_adapter.empty()) {
     reference_adapter = std::make_shared<Adapter>(
         Adapter::load(with_adapter, adaptable_linears(b.config), reference_params));
-    note_other_base(b, *reference_adapter, with_adapter);
+    note_adapter(b, *reference_adapter, with_adapter);
     asked.source.adapter = reference_adapter.get();
     asked.params = &reference_params;
   }
@@ -174,7 +174,7 @@ void Trainer::Impl::open_reference() {
                               ignored)) {
     reference_adapter = std::make_shared<Adapter>(
         Adapter::load(o.reference, adaptable_linears(m.config), reference_params));
-    note_other_base(m, *reference_adapter, o.reference);
+    note_adapter(m, *reference_adapter, o.reference);
     reference =
         ReferenceModel{&m.config, &*m.weights, {reference_adapter.get()}, &reference_params};
     return;
