@@ -12,6 +12,7 @@
 #include "infer/decoder_engine.h"
 #include "train/step.h"
 #include "unit/train/small_model.h"
+#include "unit/train/training_kinds.h"
 
 namespace wick {
 namespace {
@@ -129,47 +130,14 @@ ModelConfig model(int64_t hidden, int64_t ffn) {
   return config;
 }
 
-struct Kind {
-  std::string name;
-  LoraOptions lora = {};
-  bool full = false;
-  size_t lanes = 1;
-  friend void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-};
+class Alive : public testing::TestWithParam<TrainingKind> {};
 
-std::vector<Kind> kinds() {
-  LoraOptions plain, drops, dora, ends, pissa;
-  drops.dropout = 0.25f;
-  dora.dora = true;
-  dora.dropout = 0.25f;
-  ends.targets = {"gate_proj", "q_proj", "lm_head", "model.embed_tokens"};
-  ends.bias = "all";
-  ends.dropout = 0;
-  pissa.init = "pissa";
-  LoraOptions one_half = drops;
-  one_half.targets = {"gate_proj", "v_proj"};
-  return {{.name = "plain", .lora = plain},
-          {.name = "dropout", .lora = drops},
-          {.name = "dropout_in_one_half", .lora = one_half},
-          {.name = "dora", .lora = dora},
-          {.name = "ends", .lora = ends},
-          {.name = "pissa", .lora = pissa},
-          {.name = "full", .full = true},
-          {.name = "lanes", .lora = plain, .lanes = 3},
-          {.name = "lanes_dropout", .lora = drops, .lanes = 2}};
-}
-
-class Alive : public testing::TestWithParam<Kind> {};
-
-void follow_all(Backend& backend, const ModelConfig& config, const Kind& kind, DType type) {
+void follow_all(Backend& backend, const ModelConfig& config, const TrainingKind& kind, DType type) {
   ModelWeights weights = ModelWeights::random(config, 5, DType::kBF16);
   weights.compute_in(DType::kBF16);
   if (dtype_is_quantized(type)) weights.quantize_to(type);
   const Adapter adapter = Adapter::create(kind.lora, adaptable_linears(config));
-  const std::vector<const Adapter*> lanes(kind.lanes, &adapter);
-  const Trainable trained = kind.full         ? train_weights(config, -1)
-                            : kind.lanes == 1 ? train_adapter(adapter)
-                                              : train_adapters(lanes);
+  const Trainable trained = kind.trained(config, adapter);
   for (const int64_t tokens : {40, 128})
     for (const int64_t recompute : {0, 2, -1}) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, recompute " << recompute);
@@ -195,7 +163,7 @@ void follow_all(Backend& backend, const ModelConfig& config, const Kind& kind, D
 }
 
 TEST_P(Alive, IsWhatACallReads) {
-  const Kind& kind = GetParam();
+  const TrainingKind& kind = GetParam();
   for (const std::string& isa : cpu_isas()) {
     const std::unique_ptr<Backend> backend =
         open_backend({.device = "cpu", .threads = 2, .cpu_isa = isa});
@@ -210,8 +178,11 @@ TEST_P(Alive, IsWhatACallReads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Alive, testing::ValuesIn(kinds()),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, Alive,
+    testing::ValuesIn(training_kinds({"plain", "dropout", "dropout_in_one_half", "dora", "ends",
+                                      "pissa", "full", "lanes", "lanes_dropout"})),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace wick

@@ -19,6 +19,7 @@
 #include "unit/backend/cuda/card.h"
 #include "unit/train/cuda_launches.h"
 #include "unit/train/small_model.h"
+#include "unit/train/training_kinds.h"
 
 namespace wick {
 namespace {
@@ -188,39 +189,7 @@ void follow(Backend& backend, const Plan& plan) {
   for (const std::string& complaint : card::take_complaints()) ADD_FAILURE() << complaint;
 }
 
-struct Kind {
-  std::string name;
-  LoraOptions lora = {};
-  bool full = false;
-  size_t lanes = 1;
-  friend void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-};
-
-std::vector<Kind> kinds() {
-  LoraOptions plain, two, top, drops, dora, ends, wide;
-  two.targets = {"q_proj", "v_proj"};
-  top.num_layers = 1;
-  drops.dropout = 0.25f;
-  dora.dora = true;
-  dora.dropout = 0.25f;
-  ends.targets = {"gate_proj", "q_proj", "lm_head", "model.embed_tokens"};
-  ends.bias = "all";
-  ends.dropout = 0;
-  wide.rank = 64;
-  LoraOptions one_half = drops;
-  one_half.targets = {"gate_proj", "v_proj"};
-  return {{.name = "plain", .lora = plain},
-          {.name = "two", .lora = two},
-          {.name = "top", .lora = top},
-          {.name = "dropout", .lora = drops},
-          {.name = "dropout_in_one_half", .lora = one_half},
-          {.name = "dora", .lora = dora},
-          {.name = "ends", .lora = ends},
-          {.name = "wide", .lora = wide},
-          {.name = "full", .full = true},
-          {.name = "lanes", .lora = plain, .lanes = 3},
-          {.name = "lanes_dropout", .lora = drops, .lanes = 2}};
-}
+TrainingKind kind_named(std::string_view name) { return training_kinds({name}).front(); }
 
 ModelConfig shape(const std::string& name, int64_t layers) {
   ModelConfig config = read_config(shape_config(name), Json::object(), "test");
@@ -255,16 +224,13 @@ struct Case {
   Adapter adapter;
   Trainable trained;
 
-  Case(const ModelConfig& c, const Kind& kind, Numbers numbers)
+  Case(const ModelConfig& c, const TrainingKind& kind, Numbers numbers)
       : config(c),
         weights(ModelWeights::random(c, 5, DType::kBF16)),
         adapter(Adapter::create(kind.lora, adaptable_linears(c))) {
     weights.compute_in(numbers.compute);
     if (dtype_is_quantized(numbers.weights)) weights.quantize_to(numbers.weights);
-    const std::vector<const Adapter*> lanes(kind.lanes, &adapter);
-    trained = kind.full         ? train_weights(config, -1)
-              : kind.lanes == 1 ? train_adapter(adapter)
-                                : train_adapters(lanes);
+    trained = kind.trained(config, adapter);
   }
 
   StepOptions options(const Backend& backend, int64_t tokens) const {
@@ -301,7 +267,7 @@ struct Case {
   }
 };
 
-using Param = std::tuple<Kind, std::string>;  // and a card
+using Param = std::tuple<TrainingKind, std::string>;  // and a card
 class CudaAlive : public testing::TestWithParam<Param> {};
 
 TEST_P(CudaAlive, IsWhatALaunchReads) {
@@ -328,12 +294,13 @@ TEST_P(CudaAlive, IsWhatALaunchReads) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CudaAlive,
-                         testing::Combine(testing::ValuesIn(kinds()),
-                                          testing::Values("H200", "H20", "A100")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" + std::get<1>(info.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, CudaAlive,
+    testing::Combine(testing::ValuesIn(training_kinds({"plain", "two", "top", "dropout",
+                                                       "dropout_in_one_half", "dora", "ends",
+                                                       "wide", "full", "lanes", "lanes_dropout"})),
+                     testing::Values("H200", "H20", "A100")),
+    [](const auto& info) { return std::get<0>(info.param).name + "_" + std::get<1>(info.param); });
 
 TEST(CudaLaunches, OfOtherLossesToo) {
   for (const char* name : {"H200", "A100"})
@@ -341,8 +308,8 @@ TEST(CudaLaunches, OfOtherLossesToo) {
          {Numbers{DType::kBF16, DType::kBF16}, {DType::kBF16, DType::kQ4G64}}) {
       card::use(card_named(name));
       const std::unique_ptr<Backend> backend = make_cuda_backend({.device = "cuda"});
-      const Case made(shape("qwen2.5-0.5b", 2), kinds()[0], numbers);
-      Case other(shape("llama-3.2-1b", 2), kinds()[0], numbers);
+      const Case made(shape("qwen2.5-0.5b", 2), kind_named("plain"), numbers);
+      Case other(shape("llama-3.2-1b", 2), kind_named("plain"), numbers);
       other.config.vocab = made.config.vocab;
       const ReferenceModel asked{&other.config, &other.weights, {}, {}, true};
       const LossMaker losses[] = {
@@ -374,12 +341,12 @@ TEST(CudaLaunches, MakeStepsTogether) {
   card::use(card_named("H200"));
   const std::unique_ptr<Backend> backend = make_cuda_backend({.device = "cuda"});
   made_together.clear();
-  const Case small(shape("qwen2.5-0.5b", 2), kinds()[0], {DType::kBF16, DType::kQ4G64});
+  const Case small(shape("qwen2.5-0.5b", 2), kind_named("plain"), {DType::kBF16, DType::kQ4G64});
   small.generate(*backend, 1, false);
   EXPECT_GT(made_together["add_rms_norm linear rope copy copy attention linear"], 0);
   EXPECT_GT(made_together["add_rms_norm linear gated_act linear"], 0);
   for (const char* name : {"qwen2.5-0.5b", "qwen3-4b"})
-    for (const Kind& kind : {kinds()[0], kinds()[1]}) {
+    for (const TrainingKind& kind : training_kinds({"plain", "two"})) {
       const Case made(shape(name, 2), kind, {DType::kBF16, DType::kBF16});
       for (const int64_t tokens : {256, 512, 2048, 8192}) made.train(*backend, tokens, 0);
     }
@@ -402,7 +369,7 @@ TEST(CudaLaunches, AreWhatACardTakes) {
       for (const ModelConfig& config : models)
         for (const Numbers& numbers :
              {Numbers{DType::kBF16, DType::kBF16}, {DType::kF32, DType::kQ8G32}}) {
-          const Case made(config, kinds()[0], numbers);
+          const Case made(config, kind_named("plain"), numbers);
           made.update(*backend);
           for (const int64_t tokens : {40, 2048}) made.train(*backend, tokens, 0);
           for (const int64_t tokens : {1, 8, 512}) made.generate(*backend, tokens, true);
